@@ -1,0 +1,1 @@
+"""FactAgent: search agents that get credit for every step."""
