@@ -1,0 +1,22 @@
+"""What a policy reads and writes: actions, parser, fact store, prompts; one file a protocol."""
+
+from __future__ import annotations
+
+from factagent.errors import ConfigError
+from factagent.protocols.base import AgentProtocol
+from factagent.protocols.factagent import FactAgentProtocol
+from factagent.protocols.prompts import load_prompt
+from factagent.protocols.react import ReActProtocol
+
+PROTOCOLS = {"factagent": FactAgentProtocol, "react": ReActProtocol}
+
+
+def build_protocol(name: str, prompt: str) -> AgentProtocol:
+    """Make a protocol by name with the prompt of that name or path.
+
+    Raises:
+        ConfigError: unknown protocol, or the prompt cannot be loaded.
+    """
+    if name not in PROTOCOLS:
+        raise ConfigError(f"protocol '{name}' is unknown; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name](load_prompt(prompt))

@@ -1,0 +1,91 @@
+"""Drivers that run episodes into groups. This one: lock-step batches, for a policy in this process.
+
+Each turn asks the policy once for all episodes that wait for a generation, then the retriever once for all that wait
+for passages. Finished episodes leave the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from factagent.episode import MAX_ROUNDS, TOP_K, Episode, NeedsGeneration, NeedsPassages
+from factagent.policies.base import GenerationRequest, Policy
+from factagent.protocols.base import AgentProtocol
+from factagent.retrieval.base import RetrievalError, Retriever
+from factagent.types import Group, Question, StopReason
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """How groups are sampled: members a question, rounds an episode, passages an observation."""
+
+    group_size: int = 6
+    max_rounds: int = MAX_ROUNDS
+    top_k: int = TOP_K
+    record_messages: bool = False
+
+
+def run_episodes(
+    episodes: Sequence[Episode], keys: Sequence[tuple[str | int, ...]], policy: Policy, retriever: Retriever
+) -> None:
+    """Drive all episodes to their end, in place. `keys[i]` names the random draws of `episodes[i]`."""
+    while True:
+        waiting = [(i, request) for i, e in enumerate(episodes) if isinstance(request := e.request, NeedsGeneration)]
+        if not waiting:
+            return
+        generations = policy.generate(
+            [GenerationRequest(r.messages, r.state, r.prefix, (*keys[i], r.state.round)) for i, r in waiting]
+        )
+        for (index, _), generation in zip(waiting, generations, strict=True):
+            episodes[index].feed_generation(generation)
+        _retrieve([episodes[index] for index, _ in waiting], retriever)
+
+
+def _retrieve(episodes: Sequence[Episode], retriever: Retriever) -> None:
+    searching = [(e, request) for e in episodes if isinstance(request := e.request, NeedsPassages)]
+    if not searching:
+        return
+    try:
+        found = retriever.search([request.query for _, request in searching], searching[0][1].top_k)
+    except RetrievalError:
+        for episode, _ in searching:
+            episode.fail(StopReason.RETRIEVAL_FAILED)
+        return
+    for (episode, _), passages in zip(searching, found, strict=True):
+        episode.feed_passages(passages)
+
+
+def sample_groups(
+    questions: Sequence[Question],
+    protocol: AgentProtocol,
+    policy: Policy,
+    retriever: Retriever,
+    settings: RolloutSettings,
+    key: tuple[str | int, ...],
+) -> list[Group]:
+    """Sample `settings.group_size` trajectories for each question, all in one lock-step batch.
+
+    Args:
+        key: names the random draws, e.g. `(seed, "train", step)`; question id, member and round are appended.
+    """
+    episodes, keys = [], []
+    for question in questions:
+        for member in range(settings.group_size):
+            episodes.append(
+                Episode(
+                    question,
+                    protocol,
+                    member=member,
+                    max_rounds=settings.max_rounds,
+                    top_k=settings.top_k,
+                    record_messages=settings.record_messages,
+                )
+            )
+            keys.append((*key, question.id, member))
+    run_episodes(episodes, keys, policy, retriever)
+    size = settings.group_size
+    return [
+        Group(question, tuple(e.trajectory for e in episodes[i * size : (i + 1) * size]))
+        for i, question in enumerate(questions)
+    ]
