@@ -1,0 +1,81 @@
+"""Every option of the FactAgent credit rule, in one validated record. The defaults are the paper's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from factagent.credit.equivalence import EquivalenceConfig
+
+Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Cosine = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
+
+
+class CreditConfig(BaseModel):
+    """How a group of trajectories turns into one advantage per step (credit.md, sections 2-7).
+
+    Fields that people change most come first. `CreditConfig()` is the paper; an unknown key or a value out of range is
+    refused by pydantic.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    process_weight: Weight = 0.5
+    """Omega, weight of the process reward beside the outcome advantage; 0 is outcome-only GRPO (eq. 14, section 4.3)."""
+    attribution: Share = 0.2
+    """alpha, share of an assert's shaping paid to its source search; 0 is "w/o reward redistribution" (eq. 12)."""
+    prior: Literal["symmetric", "centred"] = "symmetric"
+    """Beta prior of a cluster: around 1/2 (the paper, eq. 5) or around the group's baseline (credit.md section 4)."""
+    prior_strength: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.5
+    """epsilon; the prior weighs as much as 2 epsilon trajectories (eq. 5)."""
+    utility: Literal["relative", "contrast"] = "relative"
+    """V = P - baseline (eq. 9), or P(success | present) - P(success | absent), both with the centred prior."""
+    counting: Literal["group", "leave-one-out"] = "group"
+    """Count over the whole group (the paper) or, for each member, over the others (credit.md section 4)."""
+    consensus: Weight = 0.0
+    """kappa; adds kappa * (N/G - consensus_centre) to V (credit.md section 4; the paper: 0)."""
+    consensus_centre: Share = 0.5
+    """c0, the share of members above which consensus pays instead of costs (our choice: one half)."""
+    success: Literal["em", "f1", "soft"] = "em"
+    """What counts as success in S: exact match, F1 >= success_threshold, or the F1 itself (credit.md section 4)."""
+    success_threshold: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.5
+    """Smallest F1 that is a success where success = "f1"."""
+    outcome: Literal["f1", "em"] = "f1"
+    """Outcome reward whose normalised value is the outcome advantage (eq. 13, section 4.3)."""
+    process: Literal["shaping", "return"] = "shaping"
+    """The process reward itself (the paper, eq. 14) or its reward-to-go (credit.md section 8)."""
+    process_scale: Literal["raw", "batch-std"] = "raw"
+    """Process term as is (the paper) or divided by its standard deviation over the batch's steps (credit.md section 7)."""
+    encoder: str = "intfloat/e5-base-v2"
+    """Sentence encoder of stage 1: "exact", "minilm", or a sentence-transformers name (the paper: E5-base-v2)."""
+    equivalence: Literal["semantic", "exact"] = "semantic"
+    """Two-stage equivalence, or equality of normalised strings (the paper's EM-only ablation)."""
+    orientation: Literal["paper", "strict"] = "paper"
+    """Whether swapping subject and object always merges, or only where voice or relation allow it (credit.md section 2)."""
+    linkage: Literal["leader", "components"] = "leader"
+    """Clusters around a representative (the paper's f ~ f_rep, eq. 3) or connected components (credit.md section 3)."""
+    similarity_threshold: Cosine | None = None
+    """Smallest cosine of two triples in stage 1; None takes the encoder's own (0.95 for E5-base-v2)."""
+    relation_threshold: Cosine | None = None
+    """Smallest cosine of two relations in stage 2; None takes the encoder's own."""
+    parse_error_penalty: Weight = 0.1
+    """Subtracted from the process reward of an invalid step (credit.md section 6)."""
+    duplicate_search_penalty: Weight = 0.01
+    """Subtracted from the process reward of a search already issued in its trajectory (credit.md section 6)."""
+    premature_answer_penalty: Weight = 0.1
+    """Subtracted from the process reward of an answer given with an empty fact store (our number; credit.md section 6)."""
+
+    @property
+    def equivalence_config(self) -> EquivalenceConfig:
+        """The part of the options that decides when two facts are equivalent."""
+        from factagent.credit.equivalence import EquivalenceConfig
+
+        return EquivalenceConfig(
+            equivalence=self.equivalence,
+            orientation=self.orientation,
+            similarity_threshold=self.similarity_threshold,
+            relation_threshold=self.relation_threshold,
+        )
