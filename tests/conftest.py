@@ -1,0 +1,34 @@
+"""Fixtures and settings that all tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Timings never gate: no deadline. Deterministic, so that a red run can be repeated.
+settings.register_profile(
+    "factagent", max_examples=1000, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("quick", parent=settings.get_profile("factagent"), max_examples=50)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "factagent"))
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of shared data: `$FACTAGENT_SHARED/data`, or `../shared/data` beside the checkout; skips without it."""
+    root = Path(os.environ.get("FACTAGENT_SHARED") or REPOSITORY.parent / "shared")
+    data = root / "data"
+    if not data.is_dir():
+        pytest.skip(f"no shared data at {data} (set FACTAGENT_SHARED to the folder that holds data/)")
+    return data
