@@ -1,0 +1,1 @@
+"""The built-in world: a deterministic generator of a fictional encyclopaedia with multi-hop questions."""
