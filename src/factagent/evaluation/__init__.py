@@ -1,0 +1,1 @@
+"""Evaluation: one runner and one scorer for every method."""

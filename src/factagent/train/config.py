@@ -1,0 +1,157 @@
+"""The configuration of a run: one TOML file, one table a part. Every default is the paper's where it has one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from factagent.credit.config import CreditConfig
+from factagent.data.world.config import WorldConfig
+from factagent.episode import MAX_ROUNDS, TOP_K
+from factagent.rollout import RolloutSettings
+
+Precision = Literal["fp32", "bf16"]
+"""Arithmetic of a forward pass: fp32, or bf16 by autocast."""
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ModelConfig(_Table):
+    """Which policy to train or evaluate."""
+
+    path: str = "tiny"
+    """A Hugging Face causal-LM directory (safetensors) with tokenizer and chat template, or "tiny", the packaged one."""
+    device: str = "auto"
+
+
+class DataConfig(_Table):
+    """Where passages and questions are. With a `world` table the built-in world is built into `directory` first."""
+
+    directory: Path | None = None
+    """A directory with corpus.jsonl, qa.train.jsonl, qa.dev.jsonl, optionally qa.test.jsonl and facts.jsonl."""
+    corpus: Path | None = None
+    train: Path | None = None
+    dev: Path | None = None
+    facts: Path | None = None
+    world: WorldConfig | None = None
+    types: tuple[str, ...] = ()
+    """Keep only questions of these types (all where empty)."""
+    hops: tuple[int, ...] = ()
+    """Keep only questions of these numbers of hops (all where empty)."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.world is not None and self.directory is None:
+            raise ValueError("'world' needs 'directory', the place where it is built")
+        return self
+
+
+class RolloutConfig(_Table):
+    """How trajectories are sampled."""
+
+    protocol: str = "factagent"
+    prompt: str = "factagent-full"
+    """A built-in prompt or the path of a prompt file."""
+    group_size: int = Field(default=6, ge=1)
+    max_rounds: int = Field(default=MAX_ROUNDS, ge=1)
+    top_k: int = Field(default=TOP_K, ge=1)
+    temperature: float = Field(default=0.7, gt=0)
+    max_new_tokens: int = Field(default=512, ge=1)
+    max_prompt_tokens: int | None = Field(default=None, ge=1)
+    precision: Precision = "bf16"
+    batch_tokens: int = Field(default=65536, ge=1)
+    """Padded tokens that the sampler runs at once."""
+
+    def settings(self, *, group_size: int | None = None, record_messages: bool = False) -> RolloutSettings:
+        """What the driver needs."""
+        return RolloutSettings(group_size or self.group_size, self.max_rounds, self.top_k, record_messages)
+
+
+class LearnerConfig(_Table):
+    """Optimiser and objective (credit.md section 7); the defaults are the paper's."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    """AdamW. The paper's 1e-5; every baseline's is 1e-6."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Batches over which the learning rate rises linearly from its first share."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    grad_clip: float = Field(default=1.0, gt=0)
+    updates_per_batch: int = Field(default=1, ge=1)
+    """Optimiser steps a batch: its groups are dealt to this many mini-batches."""
+    token_budget: int = Field(default=16384, ge=1)
+    """Padded tokens of a micro-batch."""
+    precision: Precision = "bf16"
+    """Autocast of the training step; weights and optimiser stay fp32."""
+    ratio: Literal["token", "step"] = "token"
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    clip_high: float = Field(default=0.2, gt=0)
+    kl_coef: float = Field(default=0.001, ge=0)
+    entropy_coef: float = Field(default=0.0, ge=0)
+    llds_coef: float = Field(default=0.0, ge=0)
+    """LLDS (methods.md 12.2): 0.2 where it is used. It acts only with several updates a batch."""
+    llds_gate: Literal["action", "response", "token"] = "action"
+
+
+class ScheduleConfig(_Table):
+    """How long to train, and what to do on the way."""
+
+    steps: int = Field(default=500, ge=0)
+    questions_per_step: int = Field(default=128, ge=1)
+    eval_every: int = Field(default=50, ge=0)
+    """Greedy evaluation on dev questions before the first step, after every so many, and at the end; 0: never."""
+    eval_questions: int = Field(default=500, ge=0)
+    checkpoint_every: int = Field(default=50, ge=1)
+    keep_last: int = Field(default=2, ge=1)
+    save_trajectories_every: int = Field(default=1, ge=0)
+    """0: never."""
+
+
+class AlarmConfig(_Table):
+    """When a run must stop by itself, with a checkpoint (reliability.md R5)."""
+
+    parse_error_rate: float = Field(default=0.3, gt=0, le=1)
+    parse_error_steps: int = Field(default=5, ge=1)
+    non_finite_steps: int = Field(default=3, ge=1)
+    ignore: bool = False
+
+
+class SftConfig(_Table):
+    """Cold start (appendix "Cold-Start Analysis"); learning rate, batch, warm-up and epochs default to the paper's."""
+
+    source: Literal["policy", "expert"] = "policy"
+    """"policy": rejection-sampled trajectories of the current policy; "expert": of the scripted expert."""
+    keep: Literal["correct", "all"] = "correct"
+    """"correct": answer right, at least one valid assert, no invalid action; "all": no filter (a poor imitator)."""
+    trajectories: int = Field(default=600, ge=1)
+    samples_per_question: int = Field(default=4, ge=1)
+    """Attempts a question when sampling from the policy."""
+    noise: float = Field(default=0.0, ge=0, le=1)
+    """The scripted expert's noise."""
+    learning_rate: float = Field(default=2e-5, gt=0)
+    batch_size: int = Field(default=64, ge=1)
+    warmup_ratio: float = Field(default=0.05, ge=0, le=1)
+    epochs: int = Field(default=2, ge=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    precision: Precision = "bf16"
+
+
+class RunConfig(_Table):
+    """Everything that decides a run. Same config, seed and machine: same bytes."""
+
+    name: str = "factagent"
+    seed: int = 0
+    threads: int = Field(default=2, ge=1)
+    """CPU threads of torch; part of the seed contract, since it decides the order of sums."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    credit: CreditConfig = CreditConfig()
+    learner: LearnerConfig = LearnerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    alarms: AlarmConfig = AlarmConfig()
+    sft: SftConfig = SftConfig()

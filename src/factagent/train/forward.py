@@ -1,0 +1,46 @@
+"""Log-probabilities of response tokens: one forward pass, logits only where a token carries loss.
+
+The vocabulary projection is the dearest part of a small model and its output the largest tensor of a large one, so it
+runs on the positions of `loss_mask` alone.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from factagent.train.config import Precision
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """bf16 autocast on the device, or nothing for fp32."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def masked_logits(model: PreTrainedModel, batch: dict[str, Tensor], precision: Precision) -> Tensor:
+    """Logits `(N, V)` in fp32 for the N tokens of `batch["loss_mask"]`, in row-major order (see `samples.collate`)."""
+    with autocast(batch["input_ids"].device, precision):
+        hidden = model.base_model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False
+        ).last_hidden_state
+        logits: Tensor = model.get_output_embeddings()(hidden[:, :-1][batch["loss_mask"]])
+    return logits.float()
+
+
+def token_logprobs(logits: Tensor, batch: dict[str, Tensor], temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probabilities `(N,)` of the tokens that carry loss, and the distribution's entropy `(N,)`, both in nats.
+
+    The logits are divided by the sampling temperature, so that the policy trained is the one that sampled.
+    """
+    log_softmax = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
+    targets = batch["targets"][batch["loss_mask"]]
+    entropy = -(log_softmax.exp() * log_softmax).sum(-1)
+    return log_softmax.gather(-1, targets[:, None])[:, 0], entropy

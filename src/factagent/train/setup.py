@@ -1,0 +1,157 @@
+"""From a configuration to the things that it names: data, retriever, protocol, policy, encoder."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path
+
+from factagent.data.corpus import read_facts, read_passages
+from factagent.data.dataset import read_questions
+from factagent.data.world.build import build_world
+from factagent.errors import ConfigError, DataError
+from factagent.policies.scripted import ScriptedExpert
+from factagent.policies.transformers import SamplingSettings, TransformersPolicy
+from factagent.protocols import build_protocol
+from factagent.protocols.base import AgentProtocol
+from factagent.retrieval.base import Retriever
+from factagent.retrieval.bm25 import BM25Index
+from factagent.train.config import DataConfig, RolloutConfig, RunConfig
+from factagent.types import Question, Triple
+
+TINY = "tiny"
+"""Name of the packaged policy."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """Questions, retriever and annotations of a run."""
+
+    train: list[Question]
+    dev: list[Question]
+    retriever: Retriever
+    facts: dict[str, tuple[Triple, ...]]
+    """Triples that each passage states, by passage id; empty where the corpus has no annotation."""
+
+
+@dataclass(frozen=True)
+class DataPaths:
+    """Where a configuration's files are."""
+
+    corpus: Path
+    train: Path
+    dev: Path
+    facts: Path | None
+
+
+def data_paths(config: DataConfig) -> DataPaths:
+    """Resolve the files of a configuration; the single keys go before `directory`.
+
+    Raises:
+        ConfigError: a file is neither named nor in the directory.
+    """
+    directory = config.directory
+
+    def resolve(key: str, given: Path | None, name: str) -> Path:
+        path = given or (directory / name if directory else None)
+        if path is None:
+            raise ConfigError(f"data.{key} is not set; give it, or data.directory with a file {name}")
+        if not path.exists():
+            raise ConfigError(f"data.{key}: {path} does not exist; build the world or correct the path")
+        return path
+
+    facts = config.facts or (directory / "facts.jsonl" if directory else None)
+    if facts is not None and not facts.exists():
+        if config.facts is not None:
+            raise ConfigError(f"data.facts: {facts} does not exist; correct the path or leave the key out")
+        facts = None
+    return DataPaths(
+        resolve("corpus", config.corpus, "corpus.jsonl"),
+        resolve("train", config.train, "qa.train.jsonl"),
+        resolve("dev", config.dev, "qa.dev.jsonl"),
+        facts,
+    )
+
+
+def load_data(config: DataConfig) -> Data:
+    """Read (and for a built-in world first build) what a run needs, and index the passages."""
+    if config.world is not None and config.directory is not None:
+        build_world(config.world, config.directory)
+    paths = data_paths(config)
+    return Data(
+        _select(read_questions(paths.train), config, paths.train),
+        _select(read_questions(paths.dev), config, paths.dev),
+        BM25Index.build(read_passages(paths.corpus)),
+        dict(read_facts(paths.facts)) if paths.facts else {},
+    )
+
+
+def _select(questions: Sequence[Question], config: DataConfig, path: Path) -> list[Question]:
+    kept = [
+        question
+        for question in questions
+        if (not config.types or question.type in config.types) and (not config.hops or question.hops in config.hops)
+    ]
+    if not kept:
+        raise DataError(f"{path}: no question has a type in {config.types} and hops in {config.hops}")
+    return kept
+
+
+def protocol_of(config: RolloutConfig) -> AgentProtocol:
+    """The protocol with its prompt."""
+    return build_protocol(config.protocol, config.prompt)
+
+
+def model_path(path: str) -> Path:
+    """The directory of a model; "tiny" is the packaged policy."""
+    return Path(str(resources.files("factagent") / "assets" / "tiny-policy")) if path == TINY else Path(path)
+
+
+def load_policy(config: RunConfig, path: str | None = None) -> TransformersPolicy:
+    """Load the policy in fp32 (training arithmetic is the learner's affair), ready to sample at the run's temperature."""
+    rollout = config.rollout
+    settings = SamplingSettings(
+        temperature=rollout.temperature,
+        max_new_tokens=rollout.max_new_tokens,
+        max_prompt_tokens=rollout.max_prompt_tokens,
+        batch_tokens=rollout.batch_tokens,
+        autocast=rollout.precision == "bf16",
+    )
+    return TransformersPolicy.load(model_path(path or config.model.path), device=config.model.device, settings=settings)
+
+
+def greedy(policy: TransformersPolicy) -> TransformersPolicy:
+    """The same model and tokenizer, decoding greedily."""
+    return replace_settings(policy, temperature=0.0)
+
+
+def replace_settings(policy: TransformersPolicy, *, temperature: float) -> TransformersPolicy:
+    """The same model and tokenizer at another temperature."""
+    return TransformersPolicy(policy.model, policy.tokenizer, replace(policy.settings, temperature=temperature))
+
+
+def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> ScriptedExpert:
+    """The scripted expert for cold start."""
+    return ScriptedExpert(protocol.prompt.style, config.sft.noise, data.facts, config.seed)
+
+
+def prepare_process(threads: int) -> None:
+    """Set thread counts and memory allocation for this process.
+
+    glibc gives freed blocks above its mmap threshold back to the system; a tiny model's tensors lie just above it, and
+    mapping them again and again costs about half of its time. Linux with glibc only; elsewhere nothing is set.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(ctypes.c_int(-3), ctypes.c_int(1 << 30))  # M_MMAP_THRESHOLD
+        libc.mallopt(ctypes.c_int(-1), ctypes.c_int(-1 & 0x7FFFFFFF))  # M_TRIM_THRESHOLD
+    except (OSError, AttributeError):
+        return

@@ -1,0 +1,173 @@
+"""SFT cold start: collect trajectories, keep the right ones, imitate them (appendix "Cold-Start Analysis").
+
+The paper samples the base model and keeps answer-correct trajectories with valid asserts and strict JSON. A tiny model
+that knows nothing has no correct trajectories to sample, so its source is the scripted expert.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from factagent.policies.base import Policy, seed_of
+from factagent.policies.chat import ChatCodec
+from factagent.protocols.base import AgentProtocol
+from factagent.retrieval.base import Retriever
+from factagent.rewards import exact_match
+from factagent.rollout import RolloutSettings, sample_groups
+from factagent.train.config import SftConfig
+from factagent.train.forward import masked_logits, token_logprobs
+from factagent.train.samples import Sample, collate, step_samples, trajectory_sample
+from factagent.types import Assert, Group, Invalid, Question, Step, Trajectory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+COLLECT_BATCH = 64
+"""Questions that are rolled out together while collecting."""
+
+
+def keeps(question: Question, trajectory: Trajectory, keep: str) -> bool:
+    """Whether rejection sampling keeps a trajectory; "correct" asks for a right answer, an assert, and no invalid action."""
+    if keep == "all":
+        return bool(trajectory.steps) and not trajectory.stop_reason.is_failure
+    actions = [step.action for step in trajectory.steps]
+    return (
+        trajectory.answer is not None
+        and exact_match(trajectory.answer, question.answers) == 1.0
+        and any(isinstance(action, Assert) for action in actions)
+        and not any(isinstance(action, Invalid) for action in actions)
+    )
+
+
+def collect(
+    questions: Sequence[Question],
+    protocol: AgentProtocol,
+    policy: Policy,
+    retriever: Retriever,
+    settings: RolloutSettings,
+    config: SftConfig,
+    seed: int,
+    progress: Callable[[int, int], None] = lambda kept, tried: None,
+) -> Iterator[Group]:
+    """Sample questions, in an order drawn from the seed and as often as needed, until enough trajectories are kept.
+
+    Yields groups that hold the kept trajectories only (at least one each), with their prompts recorded. Each pass over
+    the questions draws anew; sampling ends early after a pass that kept nothing.
+    """
+    kept = tried = 0
+    for epoch in range(config.trajectories):
+        kept_before = kept
+        order = np.random.default_rng(seed_of((seed, "sft-questions", epoch))).permutation(len(questions))
+        for start in range(0, len(order), COLLECT_BATCH):
+            batch = [questions[i] for i in order[start : start + COLLECT_BATCH]]
+            groups = sample_groups(batch, protocol, policy, retriever, settings, (seed, "sft", epoch))
+            for group in groups:
+                good = tuple(t for t in group.trajectories if keeps(group.question, t, config.keep))
+                tried += len(group.trajectories)
+                good = good[: config.trajectories - kept]
+                kept += len(good)
+                if good:
+                    yield replace(group, trajectories=good)
+                if kept == config.trajectories:
+                    progress(kept, tried)
+                    return
+            progress(kept, tried)
+        if kept == kept_before:
+            return
+
+
+def with_tokens(trajectory: Trajectory, codec: ChatCodec) -> Trajectory:
+    """Give a trajectory written as text (a scripted policy's) the tokens that the trained policy would read and write.
+
+    Trajectories that have tokens keep them: what a policy sampled is never encoded again.
+    """
+    steps: list[Step] = []
+    for step, messages in zip(trajectory.steps, trajectory.messages, strict=True):
+        generation = step.generation
+        if not generation.response_ids:
+            response = codec.encode_response(generation.text)
+            generation = replace(
+                generation,
+                prompt_ids=codec.encode_prompt(messages),
+                response_ids=response,
+                logprobs=(0.0,) * len(response),
+            )
+        steps.append(replace(step, generation=generation))
+    return replace(trajectory, steps=tuple(steps))
+
+
+def sft_samples(groups: Sequence[Group], protocol: AgentProtocol, codec: ChatCodec) -> list[Sample]:
+    """The samples of kept trajectories; each token counts alike."""
+    samples: list[Sample] = []
+    for index, group in enumerate(groups):
+        for plain in group.trajectories:
+            trajectory = with_tokens(plain, codec)
+            ones = [1.0] * len(trajectory.steps)
+            if protocol.context == "append":
+                samples.append(trajectory_sample(trajectory, ones, index))
+            else:
+                samples += step_samples(trajectory, ones, index)
+    return samples
+
+
+@dataclass(frozen=True)
+class SftBatch:
+    """What one optimiser step of SFT did."""
+
+    step: int
+    loss: float
+    """Mean negative log-likelihood of the response tokens, nats."""
+    learning_rate: float
+    tokens: int
+    seconds: float
+
+
+def learning_rate(config: SftConfig, step: int, total: int) -> float:
+    """Linear warm-up over `warmup_ratio` of the steps, then a cosine to zero. `step` counts from 0."""
+    warmup = max(1, round(config.warmup_ratio * total))
+    if step < warmup:
+        return config.learning_rate * (step + 1) / warmup
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def batches(count: int, config: SftConfig, seed: int) -> list[list[int]]:
+    """The indices of each optimiser step's samples: `epochs` passes, each in an order of its own."""
+    result: list[list[int]] = []
+    for epoch in range(config.epochs):
+        order = np.random.default_rng(seed_of((seed, "sft-order", epoch))).permutation(count)
+        result += [order[i : i + config.batch_size].tolist() for i in range(0, count, config.batch_size)]
+    return result
+
+
+def fit(
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    samples: Sequence[Sample],
+    config: SftConfig,
+    seed: int,
+    start: int = 0,
+) -> Iterator[SftBatch]:
+    """Train on the samples from optimiser step `start` on; yields after each step, when it is safe to stop."""
+    plan = batches(len(samples), config, seed)
+    device = next(model.parameters()).device
+    for step in range(start, len(plan)):
+        began = time.perf_counter()
+        rate = learning_rate(config, step, len(plan))
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        rows = [samples[i] for i in plan[step]]
+        batch = {name: tensor.to(device) for name, tensor in collate(rows).items()}
+        optimizer.zero_grad(set_to_none=True)
+        logprobs, _ = token_logprobs(masked_logits(model, batch, config.precision), batch, 1.0)
+        loss = -logprobs.mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        yield SftBatch(step + 1, float(loss), rate, len(logprobs), time.perf_counter() - began)
