@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from factagent.errors import ConfigError
 from factagent.protocols.base import AgentProtocol
 from factagent.protocols.factagent import FactAgentProtocol
-from factagent.protocols.prompts import load_prompt
+from factagent.protocols.prompts import PromptSpec, load_prompt
 from factagent.protocols.react import ReActProtocol
 
-PROTOCOLS = {"factagent": FactAgentProtocol, "react": ReActProtocol}
+PROTOCOLS: dict[str, Callable[[PromptSpec], AgentProtocol]] = {"factagent": FactAgentProtocol, "react": ReActProtocol}
 
 
 def build_protocol(name: str, prompt: str) -> AgentProtocol:
     """Make a protocol by name with the prompt of that name or path.
 
     Raises:
-        ConfigError: unknown protocol, or the prompt cannot be loaded.
+        ConfigError: unknown protocol, the prompt cannot be loaded, or it does not fit the protocol.
     """
     if name not in PROTOCOLS:
         raise ConfigError(f"protocol '{name}' is unknown; choose one of {', '.join(PROTOCOLS)}")

@@ -20,9 +20,20 @@ class AgentProtocol(Protocol):
     and the trajectory is one training sample whose observation tokens are masked.
     """
 
-    name: str
-    context: ContextKind
-    prompt: PromptSpec
+    @property
+    def name(self) -> str:
+        """The name under which `build_protocol` knows it."""
+        ...
+
+    @property
+    def context(self) -> ContextKind:
+        """How prompts of one trajectory relate."""
+        ...
+
+    @property
+    def prompt(self) -> PromptSpec:
+        """The templates that it fills."""
+        ...
 
     def render(self, state: State) -> tuple[Message, ...]:
         """The messages that the policy reads in this state."""

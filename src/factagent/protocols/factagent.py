@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from factagent.protocols.actions import parse_action
 from factagent.protocols.base import ContextKind
-from factagent.protocols.prompts import PromptSpec, load_prompt
+from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.state import State
 from factagent.types import Action, Assert, Invalid, Message
 
@@ -23,11 +23,18 @@ def parse_in_state(text: str, state: State) -> Action:
 
 @dataclass(frozen=True)
 class FactAgentProtocol:
-    """Context `rebuild`: the prompt's length stays bounded by the store and one observation."""
+    """Context `rebuild`: the prompt's length stays bounded by the store and one observation.
+
+    Raises:
+        ConfigError: the prompt hides the question, the facts or the observation.
+    """
 
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("factagent-full"))
     name: str = "factagent"
     context: ContextKind = "rebuild"
+
+    def __post_init__(self) -> None:
+        self.prompt.check_slots("user", {"question", "facts", "observation"}, SLOTS["user"])
 
     def render(self, state: State) -> tuple[Message, ...]:
         """System text, then one user message made from the state."""

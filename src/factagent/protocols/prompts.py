@@ -1,49 +1,61 @@
 """Prompts as data: templates in TOML, filled in one pass.
 
-A prompt file holds `name`, `system` and `user` (templates with `$question`, `$facts`, `$queries`, `$observation`,
-`$round`, `$max_rounds`), the line templates `fact`, `query` and `passage`, the texts shown where one of them is
-empty, and the feedback that `append` protocols send back. Values are substituted once and never scanned again, so a
-passage that contains `$question` stays as it is.
+A prompt file holds `name`, the templates `system` and `user`, the line templates `fact`, `evidence`, `query` and
+`passage`, the texts shown where one of them is empty, and the feedback that `append` protocols send back. Which
+`$slots` each template knows stands in `SLOTS`; `$$` is a dollar sign. Values are substituted once and never scanned
+again, so a passage that contains `$question` stays as it is.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Set as AbstractSet
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from factagent.errors import ConfigError
-from factagent.types import Fact, Message, Observation, Passage
+from factagent.protocols.untrusted import quote
+from factagent.types import Fact, Message, Observation
 
 BUILT_IN = ("factagent-full", "factagent-terse", "react-full", "react-terse")
 
-_SLOTS = {
-    "system": set[str](),
-    "user": {"question", "facts", "queries", "observation", "round", "max_rounds"},
-    "fact": {"number", "subject", "relation", "object", "summary"},
-    "query": {"number", "query"},
-    "passage": {"number", "title", "text"},
-    "observed": {"observation", "round", "max_rounds"},
-    "asserted": {"count", "round", "max_rounds"},
-    "refused": {"reason", "detail", "round", "max_rounds"},
+SLOTS: dict[str, frozenset[str]] = {
+    "system": frozenset(),
+    "user": frozenset({"question", "facts", "queries", "observation", "round", "max_rounds"}),
+    "fact": frozenset({"number", "subject", "relation", "object"}),
+    "evidence": frozenset({"summary"}),
+    "query": frozenset({"number", "query"}),
+    "passage": frozenset({"number", "title", "text"}),
+    "observed": frozenset({"observation", "round", "max_rounds"}),
+    "asserted": frozenset({"count", "round", "max_rounds"}),
+    "refused": frozenset({"reason", "detail", "round", "max_rounds"}),
 }
+"""The slots that each template knows."""
+
+
+def _check_guard(guard: str) -> str:
+    if len(guard) < 2 or any(char.isspace() for char in guard):
+        raise ValueError(f"guard {guard!r} must have two characters or more and no white space")
+    return guard
 
 
 class PromptSpec(BaseModel):
-    """One prompt file. Unknown keys and unknown `$slots` are errors."""
+    """One prompt file. Unknown keys, unknown `$slots` and malformed templates are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    style: str = Field(default="full", pattern="^(full|terse)$")
+    style: Literal["full", "terse"] = "full"
     """How scripted policies write their replies for this prompt: fenced JSON, or bare."""
     system: str = ""
     user: str
     fact: str = "- $subject | $relation | $object"
+    evidence: str = ""
+    """Put behind the first fact of an assert that has a summary."""
     query: str = "- $query"
     passage: str = "[$number] $title: $text"
     separator: str = "\n"
@@ -53,71 +65,88 @@ class PromptSpec(BaseModel):
     no_observation: str = "(none)"
     no_passages: str = "(no passage found)"
     passage_chars: int = Field(default=2000, ge=1)
-    """A passage's text is cut to this many characters."""
-    guards: tuple[str, ...] = ()
-    """Delimiters of this prompt; where retrieved text contains one, its first character is doubled."""
+    """A passage's title and its text are cut to this many characters each."""
+    guards: tuple[Annotated[str, AfterValidator(_check_guard)], ...] = ()
+    """Delimiters of this prompt, at least two characters each, without white space. A value that contains one (in any
+    case) is shown with a blank inside it; the special tokens of chat templates are treated so in every prompt."""
     observed: str = "$observation"
-    asserted: str = "Added $count facts to the fact store."
+    asserted: str = "Noted: $count facts."
     refused: str = "That was no valid action ($reason)."
 
     @model_validator(mode="after")
-    def _known_slots(self) -> Self:
-        for field, allowed in _SLOTS.items():
-            found = set(Template(getattr(self, field)).get_identifiers())
-            if unknown := sorted(found - allowed):
-                raise ValueError(f"{field}: unknown slot ${unknown[0]}; allowed are {sorted(allowed)}")
+    def _valid_templates(self) -> Self:
+        for field, known in SLOTS.items():
+            template = Template(getattr(self, field))
+            if not template.is_valid():
+                raise ValueError(f"{field}: a '$' without a slot name; write '$$' for a dollar sign")
+            if unknown := sorted(set(template.get_identifiers()) - known):
+                raise ValueError(f"{field}: unknown slot ${unknown[0]}; known are {sorted(known)}")
         return self
 
+    def check_slots(self, field: str, needed: AbstractSet[str], shown: AbstractSet[str]) -> None:
+        """Refuse a prompt that hides what its protocol's policy must see, or asks for what the protocol does not show.
+
+        Raises:
+            ConfigError: template `field` lacks a slot of `needed`, or holds one that is not in `shown`.
+        """
+        found = set(Template(getattr(self, field)).get_identifiers())
+        if missing := sorted(needed - found):
+            raise ConfigError(f"prompt '{self.name}': {field} must contain ${missing[0]} under this protocol")
+        if extra := sorted(found - shown):
+            raise ConfigError(f"prompt '{self.name}': {field} contains ${extra[0]}, which this protocol does not show")
+
     def render_user(self, question: str, facts: str, queries: str, observation: str, round_: int, last: int) -> Message:
-        """Fill the user template. All arguments are finished texts."""
+        """Fill the user template. `question` is taken raw; the other texts come from the render methods below."""
         text = Template(self.user).substitute(
-            question=question, facts=facts, queries=queries, observation=observation, round=round_, max_rounds=last
+            question=self.quote(question),
+            facts=facts,
+            queries=queries,
+            observation=observation,
+            round=round_,
+            max_rounds=last,
         )
         return Message("user", text)
 
     def render_system(self) -> tuple[Message, ...]:
         """The system message, or nothing where the prompt has none."""
-        return (Message("system", self.system),) if self.system else ()
+        return (Message("system", Template(self.system).substitute()),) if self.system else ()
 
     def render_facts(self, facts: tuple[Fact, ...]) -> str:
-        """The fact store, one line a fact; a summary is shown with the first fact of its assert."""
-        lines = [
-            Template(self.fact).substitute(
-                number=number,
-                subject=fact.triple.subject,
-                relation=fact.triple.relation,
-                object=fact.triple.object,
-                summary=fact.summary,
-            )
-            for number, fact in enumerate(facts, 1)
-        ]
+        """The fact store, one line a fact; a summary stands once, with the first fact kept from its assert."""
+        lines: list[str] = []
+        last_assert = None
+        for number, fact in enumerate(facts, 1):
+            subject, relation, object_ = map(self.quote, fact.triple)
+            line = Template(self.fact).substitute(number=number, subject=subject, relation=relation, object=object_)
+            if fact.summary and fact.assert_step != last_assert:
+                line += Template(self.evidence).substitute(summary=self.quote(fact.summary))
+            last_assert = fact.assert_step
+            lines.append(line)
         return self.separator.join(lines) or self.no_facts
 
     def render_queries(self, queries: tuple[str, ...]) -> str:
         """The past queries, oldest first."""
         template = Template(self.query)
-        lines = [template.substitute(number=number, query=query) for number, query in enumerate(queries, 1)]
+        lines = [template.substitute(number=number, query=self.quote(query)) for number, query in enumerate(queries, 1)]
         return self.separator.join(lines) or self.no_queries
 
     def render_observation(self, observation: Observation | None) -> str:
-        """The last observation as data: one line a passage, cut, with this prompt's delimiters defused."""
+        """The last observation as data, best passage first, each cut to `passage_chars`."""
         if observation is None:
             return self.no_observation
         template = Template(self.passage)
         lines = [
-            template.substitute(number=number, title=self._clean(passage.title), text=self._text(passage))
+            template.substitute(number=number, title=self._cut(passage.title), text=self._cut(passage.text))
             for number, passage in enumerate(observation.passages, 1)
         ]
         return self.separator.join(lines) or self.no_passages
 
-    def _text(self, passage: Passage) -> str:
-        return self._clean(passage.text)[: self.passage_chars]
+    def quote(self, text: str) -> str:
+        """Text from outside as one visible line without this prompt's delimiters (see `untrusted`)."""
+        return quote(text, self.guards)
 
-    def _clean(self, text: str) -> str:
-        text = " ".join(text.split())
-        for guard in self.guards:
-            text = text.replace(guard, guard[0] + guard)
-        return text
+    def _cut(self, text: str) -> str:
+        return self.quote(text)[: self.passage_chars]
 
 
 def load_prompt(name_or_path: str) -> PromptSpec:
@@ -134,6 +163,8 @@ def load_prompt(name_or_path: str) -> PromptSpec:
         raise ConfigError(f"prompt '{name_or_path}': no such file, and not one of the built-in {', '.join(BUILT_IN)}")
     try:
         return PromptSpec.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except OSError as error:
+        raise ConfigError(f"prompt file {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompt file {path}: not valid TOML: {error}") from error
     except ValidationError as error:

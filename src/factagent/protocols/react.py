@@ -7,18 +7,26 @@ from string import Template
 
 from factagent.protocols.base import ContextKind
 from factagent.protocols.factagent import parse_in_state
-from factagent.protocols.prompts import PromptSpec, load_prompt
+from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.state import State
 from factagent.types import Action, Assert, Invalid, Message, Step
 
 
 @dataclass(frozen=True)
 class ReActProtocol:
-    """Context `append`: each reply and what came back join the conversation; nothing is dropped."""
+    """Context `append`: each reply and what came back join the conversation; nothing is dropped.
+
+    Raises:
+        ConfigError: the prompt hides the question or the observations, or asks for a state that is not rebuilt here.
+    """
 
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("react-full"))
     name: str = "react"
     context: ContextKind = "append"
+
+    def __post_init__(self) -> None:
+        self.prompt.check_slots("user", {"question"}, {"question", "round", "max_rounds"})
+        self.prompt.check_slots("observed", {"observation"}, SLOTS["observed"])
 
     def render(self, state: State) -> tuple[Message, ...]:
         """The conversation so far; it extends that of the round before by a reply and its feedback."""
@@ -39,7 +47,8 @@ class ReActProtocol:
         if isinstance(action, Assert):
             return Template(self.prompt.asserted).substitute(count=len(action.triples), **rounds)
         if isinstance(action, Invalid):
-            return Template(self.prompt.refused).substitute(reason=action.reason, detail=action.detail, **rounds)
+            detail = self.prompt.quote(action.detail)
+            return Template(self.prompt.refused).substitute(reason=action.reason, detail=detail, **rounds)
         return Template(self.prompt.observed).substitute(
             observation=self.prompt.render_observation(step.observation), **rounds
         )

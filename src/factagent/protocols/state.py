@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from factagent.protocols.fact_store import FactStore
 from factagent.types import Observation, Question, Search, Step
@@ -18,7 +18,7 @@ class State:
 
     question: Question
     max_rounds: int
-    store: FactStore = FactStore()
+    store: FactStore = field(default_factory=FactStore)
     observation: Observation | None = None
     steps: tuple[Step, ...] = ()
 
