@@ -4,6 +4,8 @@
             |                                            (searches only)
             +--> done: answered, out of rounds, prompt too long, or a failure reported by the driver
 
+A search in the last round is a step without an observation: no round is left in which it could be read.
+
 Drivers ask `request` what it needs next and feed what came back: lock-step batches (`rollout.py`), asyncio, or a
 cluster's agent loop. An Episode holds immutable records only, so a `copy.deepcopy` (or `branch()`) is a branch that
 shares the past and owns its future.
@@ -87,7 +89,8 @@ class Episode:
         self.top_k = top_k
         self.state = State(question, max_rounds)
         self.stop_reason: StopReason | None = None
-        self._searching: Step | None = None
+        self._searching: tuple[Search, Generation] | None = None
+        self._shown: NeedsGeneration | None = None
         self._record_messages = record_messages
         self._messages: tuple[tuple[Message, ...], ...] = ()
 
@@ -97,11 +100,8 @@ class Episode:
         if self.stop_reason is not None:
             return None
         if self._searching is not None:
-            assert isinstance(self._searching.action, Search)
-            return NeedsPassages(self._searching.action.query, self.top_k)
-        steps = self.state.steps
-        prefix = steps[-1].generation if steps and self.protocol.context == "append" else None
-        return NeedsGeneration(self.protocol.render(self.state), self.state, prefix)
+            return NeedsPassages(self._searching[0].query, self.top_k)
+        return self._show()
 
     def feed_generation(self, generation: Generation) -> None:
         """Take what the policy produced, act on it.
@@ -109,19 +109,18 @@ class Episode:
         Raises:
             RuntimeError: the episode was not waiting for a generation.
         """
-        request = self.request
-        if not isinstance(request, NeedsGeneration):
-            raise RuntimeError(f"the episode needs {request}, not a generation")
+        if self.stop_reason is not None or self._searching is not None:
+            raise RuntimeError(f"the episode {self._status}; it cannot take a generation")
         if generation.finish_reason == OVERLONG:
             self.stop_reason = StopReason.PROMPT_TOO_LONG
             return
         if self._record_messages:
-            self._messages += (request.messages,)
-        step = Step(self.protocol.parse(generation.text, self.state), generation)
-        if isinstance(step.action, Search) and self.state.round < self.state.max_rounds:
-            self._searching = step
-            return
-        self._finish_step(step)
+            self._messages += (self._show().messages,)
+        action = self.protocol.parse(generation.text, self.state)
+        if isinstance(action, Search) and self.state.round < self.state.max_rounds:
+            self._searching = action, generation
+        else:
+            self._finish_step(Step(action, generation))
 
     def feed_passages(self, passages: Sequence[Passage]) -> None:
         """Take what the retriever returned; it overwrites the last observation.
@@ -129,16 +128,27 @@ class Episode:
         Raises:
             RuntimeError: the episode was not waiting for passages.
         """
-        step = self._searching
-        if step is None or self.stop_reason is not None or not isinstance(step.action, Search):
-            raise RuntimeError(f"the episode needs {self.request}, not passages")
+        if self._searching is None:
+            raise RuntimeError(f"the episode {self._status}; it cannot take passages")
+        action, generation = self._searching
         self._searching = None
-        self._finish_step(replace(step, observation=Observation(step.action.query, tuple(passages))))
+        self._finish_step(Step(action, generation, Observation(action.query, tuple(passages))))
 
     def fail(self, reason: StopReason) -> None:
-        """End the episode because a server failed; the trajectory leaves its group's statistics."""
+        """End the episode because a server failed; the trajectory leaves its group's statistics.
+
+        A search that still waits for its passages stays in the record, without an observation.
+
+        Raises:
+            RuntimeError: the episode is done already.
+            ValueError: `reason` is no failure; such ends come about by feeding generations.
+        """
+        if self.stop_reason is not None:
+            raise RuntimeError(f"the episode {self._status}; it cannot fail")
+        if not reason.is_failure:
+            raise ValueError(f"'{reason}' is not a failure of infrastructure")
         if self._searching is not None:
-            self.state = replace(self.state, steps=(*self.state.steps, self._searching))
+            self.state = replace(self.state, steps=(*self.state.steps, Step(*self._searching)))
             self._searching = None
         self.stop_reason = reason
 
@@ -159,8 +169,22 @@ class Episode:
             RuntimeError: the episode is not done.
         """
         if self.stop_reason is None:
-            raise RuntimeError(f"the episode is not done: it needs {self.request}")
+            raise RuntimeError(f"the episode {self._status}; it has no trajectory yet")
         return Trajectory(self.state.steps, self.stop_reason, self.member, self._messages)
+
+    @property
+    def _status(self) -> str:
+        if self.stop_reason is not None:
+            return f"is done ({self.stop_reason})"
+        return "waits for a generation" if self._searching is None else "waits for passages"
+
+    def _show(self) -> NeedsGeneration:
+        """The request for a generation in this state, rendered once a state however often it is asked for."""
+        if self._shown is None or self._shown.state is not self.state:
+            steps = self.state.steps
+            prefix = steps[-1].generation if steps and self.protocol.context == "append" else None
+            self._shown = NeedsGeneration(self.protocol.render(self.state), self.state, prefix)
+        return self._shown
 
     def _finish_step(self, step: Step) -> None:
         state = self.state

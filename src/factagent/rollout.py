@@ -18,19 +18,40 @@ from factagent.types import Group, Question, StopReason
 
 @dataclass(frozen=True, slots=True)
 class RolloutSettings:
-    """How groups are sampled: members a question, rounds an episode, passages an observation."""
+    """How groups are sampled: members a question, rounds an episode, passages an observation.
+
+    Raises:
+        ValueError: `group_size` is below 1.
+    """
 
     group_size: int = 6
     max_rounds: int = MAX_ROUNDS
     top_k: int = TOP_K
     record_messages: bool = False
 
+    def __post_init__(self) -> None:
+        if self.group_size < 1:
+            raise ValueError(f"group_size={self.group_size} must be at least 1")
+
 
 def run_episodes(
     episodes: Sequence[Episode], keys: Sequence[tuple[str | int, ...]], policy: Policy, retriever: Retriever
 ) -> None:
-    """Drive all episodes to their end, in place. `keys[i]` names the random draws of `episodes[i]`."""
+    """Drive all episodes to their end, in place, from whatever state each is in.
+
+    A retrieval error ends every episode that waited for that batch with `retrieval_failed`. Errors of the policy, which
+    lives in this process, are not caught.
+
+    Args:
+        keys: `keys[i]` names the random draws of `episodes[i]`; the round is appended.
+
+    Raises:
+        ValueError: there is not one key an episode, one generation a request, or one list of passages a query.
+    """
+    if len(keys) != len(episodes):
+        raise ValueError(f"{len(keys)} keys for {len(episodes)} episodes")
     while True:
+        _retrieve(episodes, retriever)
         waiting = [(i, request) for i, e in enumerate(episodes) if isinstance(request := e.request, NeedsGeneration)]
         if not waiting:
             return
@@ -39,21 +60,22 @@ def run_episodes(
         )
         for (index, _), generation in zip(waiting, generations, strict=True):
             episodes[index].feed_generation(generation)
-        _retrieve([episodes[index] for index, _ in waiting], retriever)
 
 
 def _retrieve(episodes: Sequence[Episode], retriever: Retriever) -> None:
     searching = [(e, request) for e in episodes if isinstance(request := e.request, NeedsPassages)]
     if not searching:
         return
+    # One call serves episodes of different top_k: a ranking's first k are the ranking for k.
+    most = max(request.top_k for _, request in searching)
     try:
-        found = retriever.search([request.query for _, request in searching], searching[0][1].top_k)
+        found = retriever.search([request.query for _, request in searching], most)
     except RetrievalError:
         for episode, _ in searching:
             episode.fail(StopReason.RETRIEVAL_FAILED)
         return
-    for (episode, _), passages in zip(searching, found, strict=True):
-        episode.feed_passages(passages)
+    for (episode, request), passages in zip(searching, found, strict=True):
+        episode.feed_passages(passages[: request.top_k])
 
 
 def sample_groups(
@@ -67,7 +89,8 @@ def sample_groups(
     """Sample `settings.group_size` trajectories for each question, all in one lock-step batch.
 
     Args:
-        key: names the random draws, e.g. `(seed, "train", step)`; question id, member and round are appended.
+        key: names the random draws, e.g. `(seed, "train", step)`; question id, member and round are appended, so two
+            questions of one call that share an id would share their draws.
     """
     episodes, keys = [], []
     for question in questions:
