@@ -149,7 +149,8 @@ def _draft(group: Group, config: CreditConfig, encoder: Encoder) -> _Draft:
     clustering = cluster_facts(triples_G, encoder, config.equivalence_config, config.linkage)
     size = len(clustering.representatives)
     labels_G = cluster_labels(members, clustering)
-    first_GK = np.array([shaping.first_steps(labels, size) for labels in labels_G], dtype=np.int64).reshape(-1, size)
+    first_GK = np.array([shaping.first_steps(labels, size) for labels in labels_G], dtype=np.int64)
+    first_GK = first_GK.reshape(len(members), size)
     presence_GK = first_GK != shaping.ABSENT
 
     counts = utility.count_group(presence_GK, success_G)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
+    from factagent.credit.encoders import Encoder
     from factagent.credit.equivalence import EquivalenceConfig
 
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
@@ -49,7 +50,7 @@ class CreditConfig(BaseModel):
     """The process reward itself (the paper, eq. 14) or its reward-to-go (credit.md section 8)."""
     process_scale: Literal["raw", "batch-std"] = "raw"
     """Process term as is (the paper) or divided by its standard deviation over the batch's steps (credit.md section 7)."""
-    encoder: str = "intfloat/e5-base-v2"
+    encoder: str = "e5-base-v2"
     """Sentence encoder of stage 1: "exact", "minilm", or a sentence-transformers name (the paper: E5-base-v2)."""
     equivalence: Literal["semantic", "exact"] = "semantic"
     """Two-stage equivalence, or equality of normalised strings (the paper's EM-only ablation)."""
@@ -61,6 +62,10 @@ class CreditConfig(BaseModel):
     """Smallest cosine of two triples in stage 1; None takes the encoder's own (0.95 for E5-base-v2)."""
     relation_threshold: Cosine | None = None
     """Smallest cosine of two relations in stage 2; None takes the encoder's own."""
+    entity_threshold: Cosine | None = None
+    """Smallest cosine of two subjects (objects) in stage 2; None takes the encoder's own, where it has one (ours)."""
+    entities: bool = True
+    """Whether subjects and objects are compared at all in stage 2 (ours; without effect for an encoder without threshold)."""
     parse_error_penalty: Weight = 0.1
     """Subtracted from the process reward of an invalid step (credit.md section 6)."""
     duplicate_search_penalty: Weight = 0.01
@@ -78,4 +83,24 @@ class CreditConfig(BaseModel):
             orientation=self.orientation,
             similarity_threshold=self.similarity_threshold,
             relation_threshold=self.relation_threshold,
+            entity_threshold=self.entity_threshold,
+            entities=self.entities,
+        )
+
+    def load_encoder(self) -> Encoder:
+        """The encoder named here; thresholds given here serve an encoder that has no calibrated ones.
+
+        Under `equivalence = "exact"` no vector is ever compared, so no model is loaded.
+
+        Raises:
+            UsageError: the model is not there, or has no thresholds and none are given.
+            MissingExtraError: sentence-transformers is not installed.
+        """
+        from factagent.credit.encoders import load_encoder
+
+        return load_encoder(
+            "exact" if self.equivalence == "exact" else self.encoder,
+            similarity_threshold=self.similarity_threshold,
+            relation_threshold=self.relation_threshold,
+            entity_threshold=self.entity_threshold,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from factagent.credit.config import CreditConfig
-from factagent.rewards import normalize
+from factagent.rewards import normalize_answer
 from factagent.types import Action, Answer, Assert, Invalid, Search
 
 
@@ -29,7 +29,7 @@ def step_penalties(actions: Sequence[Action], config: CreditConfig) -> list[dict
         if isinstance(action, Invalid):
             named["parse_error"] = -config.parse_error_penalty
         elif isinstance(action, Search):
-            query = normalize(action.query)
+            query = normalize_answer(action.query)
             if query in issued:
                 named["duplicate_search"] = -config.duplicate_search_penalty
             issued.add(query)
