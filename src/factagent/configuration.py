@@ -1,0 +1,220 @@
+"""Layered configuration: the model's defaults < TOML files < overrides from the command line.
+
+A file may name another one that it builds on: `extends = "base.toml"`, relative to itself. Tables are merged key by
+key; everything else replaces. Unknown keys and wrong values are errors that name the key, where it was set, and what
+would be right. `dump_toml` writes the result so that reading it gives an equal configuration.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from pydantic import BaseModel, ValidationError
+
+from factagent.errors import ConfigError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+EXTENDS = "extends"
+"""The top-level key of a file that names the file it builds on."""
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class _Layer(NamedTuple):
+    """Settings and the place they come from, as errors name it."""
+
+    source: str
+    table: dict[str, Any]
+
+
+def load_config(model: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
+    """The configuration of `model` from a TOML file (if any) and overrides such as `learner.kl_coef=0.01`.
+
+    The value of an override is read as TOML, and as a plain string where it is none; `none` unsets.
+
+    Raises:
+        ConfigError: a file cannot be read, files extend each other in a circle, a key is unknown, a value is refused.
+    """
+    layers = [] if path is None else _file_layers(path, ())
+    layers += [_override_layer(override) for override in overrides]
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _check_keys(model, model, layer.table, layer.source, ())
+        merged = _merge(merged, layer.table)
+    try:
+        return model.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(problem, layers) for problem in error.errors())) from error
+
+
+def dump_toml(config: BaseModel) -> str:
+    """The configuration as TOML, every key written out. None, which TOML lacks, is left out.
+
+    Raises:
+        ConfigError: a key is None although its default is not, so that leaving it out would change it.
+    """
+    _check_none(config, ())
+    return "\n".join(_toml_table(config.model_dump(mode="json"), ())).strip("\n") + "\n"
+
+
+def _file_layers(path: Path, extended_by: tuple[Path, ...]) -> list[_Layer]:
+    """The file's layer after those of the files that it extends."""
+    place = path.resolve()
+    if place in extended_by:
+        raise ConfigError(f"{path}: key '{EXTENDS}' leads back to {place.name}; configurations must not form a circle")
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"configuration {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # tomllib.TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"configuration {path} is not TOML: {error}") from error
+    base = table.pop(EXTENDS, None)
+    if base is None:
+        return [_Layer(str(path), table)]
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: key '{EXTENDS}' must be the path of a TOML file, found {base!r}")
+    return [*_file_layers(path.parent / base, (*extended_by, place)), _Layer(str(path), table)]
+
+
+def _override_layer(override: str) -> _Layer:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"override '{override}' must look like table.key=value")
+    table: dict[str, Any] = {parts[-1]: _override_value(text.strip())}
+    for part in reversed(parts[:-1]):
+        table = {part: table}
+    return _Layer("the command line", table)
+
+
+def _override_value(text: str) -> object:
+    if text.lower() == "none":
+        return None
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _check_keys(root: type, kind: object, table: Mapping[str, Any], source: str, at: tuple[str, ...]) -> None:
+    """Refuse keys that the model lacks; pydantic alone would let those of nested dataclasses pass."""
+    known = _fields_of(kind)
+    if known is None:
+        return
+    for key, value in table.items():
+        if key not in known:
+            near = _nearest(root, key, known, at)
+            raise ConfigError(f"{source}: unknown key '{_dotted((*at, key))}'; {near}")
+        if isinstance(value, dict):
+            _check_keys(root, known[key], value, source, (*at, key))
+
+
+def _nearest(root: type, key: str, known: Mapping[str, object], at: tuple[str, ...]) -> str:
+    """What the author may have meant: a key of this table, else one of the same name elsewhere."""
+    if near := get_close_matches(key, known, n=1):
+        return f"did you mean '{_dotted((*at, near[0]))}'?"
+    everywhere = {path[-1]: path for path in _all_keys(root, ())}
+    if near := get_close_matches(key, everywhere, n=1):
+        return f"did you mean '{_dotted(everywhere[near[0]])}'?"
+    return f"known here are {', '.join(known)}"
+
+
+def _all_keys(kind: object, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for name, annotation in (_fields_of(kind) or {}).items():
+        yield (*at, name)
+        yield from _all_keys(annotation, (*at, name))
+
+
+def _fields_of(annotation: object) -> dict[str, object] | None:
+    """Name -> annotation of a model or dataclass, also inside a union or Annotated; None for anything else."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {name: info.annotation for name, info in annotation.model_fields.items()}
+    if isinstance(annotation, type) and is_dataclass(annotation):
+        hints = get_type_hints(annotation)
+        return {field.name: hints[field.name] for field in dataclass_fields(annotation)}
+    candidates = [_fields_of(argument) for argument in get_args(annotation)]
+    return next((fields for fields in candidates if fields is not None), None)
+
+
+def _explain(problem: Mapping[str, Any], layers: Sequence[_Layer]) -> str:
+    keys = tuple(problem["loc"])
+    source = next((layer.source for layer in reversed(layers) if _holds(layer.table, keys)), "configuration")
+    found = "" if isinstance(problem["input"], dict | BaseModel) else f" = {problem['input']!r}"
+    message = problem["msg"].removeprefix("Value error, ")
+    return f"{source}: key '{_dotted(keys)}'{found} is refused: {message[:1].lower()}{message[1:]}"
+
+
+def _holds(table: object, keys: tuple[str | int, ...]) -> bool:
+    """True where the layer sets the key (or the list that holds it)."""
+    for key in keys:
+        if not isinstance(table, dict) or isinstance(key, int):
+            break
+        if key not in table:
+            return False
+        table = table[key]
+    return True
+
+
+def _dotted(keys: Sequence[str | int]) -> str:
+    return ".".join(str(key) for key in keys) or "(whole)"
+
+
+def _check_none(config: BaseModel, at: tuple[str, ...]) -> None:
+    for name, info in type(config).model_fields.items():
+        value = getattr(config, name)
+        if value is None and info.get_default(call_default_factory=True, validated_data={}) is not None:
+            raise ConfigError(f"key '{_dotted((*at, name))}' is none, which a TOML file cannot say")
+        if isinstance(value, BaseModel):
+            _check_none(value, (*at, name))
+
+
+def _toml_table(table: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[str]:
+    """Lines of a table: its own keys first, then its subtables under their headers."""
+    subtables = {key: value for key, value in table.items() if isinstance(value, dict)}
+    if at:
+        yield from ("", f"[{'.'.join(map(_toml_key, at))}]")
+    for key, value in table.items():
+        if value is not None and key not in subtables:
+            yield f"{_toml_key(key)} = {_toml_value(value)}"
+    for key, value in subtables.items():
+        yield from _toml_table(value, (*at, key))
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            # JSON escapes what TOML wants escaped, except for DEL.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+        case list():
+            return f"[{', '.join(map(_toml_value, value))}]"
+        case dict():
+            pairs = (f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items() if item is not None)
+            return f"{{{', '.join(pairs)}}}"
+        case _:
+            raise ConfigError(f"a {type(value).__name__} cannot be written as TOML")
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else _toml_value(key)
