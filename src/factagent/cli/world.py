@@ -39,7 +39,7 @@ def build(
         dev: Questions for development.
         test: Questions for testing.
         hops: Numbers of evidences that questions need, comma-separated, from 1 to 4.
-        types: Relative shares of question types, e.g. "chain=0.4,shared=0.6"; types left out get none. Empty: the defaults.
+        types: Relative shares of question types, e.g. "chain=0.4,shared=0.6"; a type left out gets none.
         namesakes: Share of people and books that bear another one's name.
         distractors: Statements per page in relations that no question asks for, 0 to 3.
         negated: Share of pages with a negated sentence.

@@ -1,7 +1,7 @@
 """Corpora (`corpus.jsonl`) and the statements that their passages make (`facts.jsonl`).
 
-A passage row is `{"id", "title", "text"}`; a facts row is `{"passage_id", "triples": [[subject, relation, object], ...]}`,
-as an open-information-extraction file has them. Other fields are ignored.
+A passage row is `{"id", "title", "text"}`; a facts row is `{"passage_id", "triples": [[subject, relation, object],
+...]}`, as an open-information-extraction file has them. Other fields are ignored.
 """
 
 from __future__ import annotations

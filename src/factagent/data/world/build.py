@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from factagent.data.world.generate import generate, random_of
 from factagent.data.world.joint import JointQuery
 from factagent.data.world.passages import Page, write_pages
 from factagent.data.world.questions import DRAWERS
+from factagent.data.world.solver import chance_of
 from factagent.errors import ConfigError, UsageError
 from factagent.types import Question
 
@@ -112,6 +113,9 @@ def counts_of(built: BuiltWorld) -> dict[str, Any]:
     words = {word for page in built.pages for word in words_of(f"{page.passage.title} {page.passage.text}")}
     questions = [question for split in built.questions.values() for question in split]
     words |= {word for question in questions for word in words_of(question.text)}
+    guesses: dict[str, list[float]] = defaultdict(list)
+    for question in questions:
+        guesses[str(question.type)].append(chance_of(built.programs[question.id]))
     cells = Counter(f"{question.type}/{question.hops}" for question in questions)
     return {
         "entities": built.config.entities,
@@ -120,6 +124,7 @@ def counts_of(built: BuiltWorld) -> dict[str, Any]:
         "distinct_words": len(words),
         "questions": {split: len(chosen) for split, chosen in built.questions.items()},
         "questions_by_type_and_hops": dict(sorted(cells.items())),
+        "chance_by_type": {kind: round(sum(chances) / len(chances), 4) for kind, chances in sorted(guesses.items())},
     }
 
 
@@ -171,7 +176,7 @@ def _shares(total: int, cells: dict[tuple[QuestionType, int], float]) -> dict[tu
 def _draw_all(config: WorldConfig, reader: Reader, pages: list[Page], report: Report) -> dict[str, list[Draft]]:
     """Drafts for each split, stratified by type and hops, no evidence set twice anywhere."""
     cells = config.cells()
-    if not cells and sum(config.splits.values()):
+    if not cells and config.train + config.dev + config.test:
         raise ConfigError(f"hops {config.hops} with type_weights {config.type_weights} leave no kind of question")
     quotas = {split: _shares(size, cells) for split, size in config.splits.items()}
     joint = JointQuery(pages) if config.reject_joint else None

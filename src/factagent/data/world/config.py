@@ -18,7 +18,12 @@ HOPS_OF_TYPE: dict[QuestionType, tuple[int, ...]] = {
     "selection": (2, 3),
     "shared": (2, 3, 4),
 }
-"""The numbers of evidences that each type of question comes with. A comparison of two is left out: a guess wins half."""
+"""The numbers of evidences that each type comes with. A comparison of two is left out: a guess wins half."""
+
+
+def default_weights() -> dict[QuestionType, float]:
+    """The share of each type: at most two fifths are chains."""
+    return {"chain": 0.4, "comparison": 0.12, "bridge_comparison": 0.18, "selection": 0.12, "shared": 0.18}
 
 
 class WorldConfig(BaseModel):
@@ -46,15 +51,11 @@ class WorldConfig(BaseModel):
     hops: tuple[int, ...] = (1, 2, 3, 4)
     hop_weights: dict[int, float] = Field(default_factory=dict)
     """Relative share of a number of hops within each type; 1 where it is not named."""
-    type_weights: dict[QuestionType, float] = Field(
-        default_factory=lambda: {
-            "chain": 0.4, "comparison": 0.12, "bridge_comparison": 0.18, "selection": 0.12, "shared": 0.18
-        }
-    )
+    type_weights: dict[QuestionType, float] = Field(default_factory=default_weights)
     candidates: int = Field(4, ge=3, le=6)
     """Names that a selection question offers."""
     closed_share: Share = 0.15
-    """Share of bridge comparisons that name the answer ("which film has the older director, A or B?": a guess wins half)."""
+    """Share of bridge comparisons that offer the answer ("which film has the older director, A or B?")."""
     year_gap: int = Field(3, ge=1, le=20)
     """Smallest difference between two years that a question compares."""
     reject_joint: bool = True
@@ -106,7 +107,8 @@ def parse_config(*, hops: str, types: str = "", **settings: Any) -> WorldConfig:
             pairs = [part.split("=") for part in types.split(",")]
             values["type_weights"] = {name.strip(): float(weight) for name, weight in pairs}
     except ValueError as error:
-        raise ConfigError(f"hops {hops!r} or types {types!r} is malformed ({error}); write e.g. 1,2 and chain=1") from error
+        advice = "write e.g. 1,2 and chain=1"
+        raise ConfigError(f"hops {hops!r} or types {types!r} is malformed ({error}); {advice}") from error
     try:
         return WorldConfig(**values)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What every kind of question shares: the reader's view of the world, evidences, and the check that a draft is sound."""
+"""What all questions share: the reader's view of the world, evidences, and the check that a draft is sound."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from factagent.data.world.generate import World
-from factagent.data.world.schema import LITERALS, RELATIONS
+from factagent.data.world.relations import RELATIONS
+from factagent.data.world.schema import LITERALS
 from factagent.data.world.solver import FactTable, Program, solve, value_at
 from factagent.types import Question, Triple
 
@@ -99,7 +100,8 @@ class Reader:
             return False
         if draft.offered:
             return draft.answer in draft.named
-        return not set(draft.answer.split()) & set(draft.text.rstrip("?").replace(",", "").split()) - {"The", "of", "and"}
+        given = set(draft.text.rstrip("?").replace(",", "").split()) - {"The", "of", "and"}
+        return given.isdisjoint(draft.answer.split())
 
     @staticmethod
     def _steps_by_kind() -> dict[str, list[tuple[str, bool]]]:

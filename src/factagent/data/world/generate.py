@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from factagent.data.world import names
 from factagent.data.world.config import WorldConfig
-from factagent.data.world.schema import LITERALS, PERSON, RELATIONS
+from factagent.data.world.relations import RELATIONS
+from factagent.data.world.schema import LITERALS, PERSON
 
 SHARES = {
     "country": 0.0125, "city": 0.0625, "person": 0.37, "film": 0.18, "book": 0.1, "band": 0.05, "album": 0.04,

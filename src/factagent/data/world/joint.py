@@ -1,7 +1,7 @@
 """Which questions one search would answer: a joint query of everything that the question names.
 
 An observation is the top 3 passages by BM25. A question that is meant to need several observations is left out where
-the question itself, or its names with the words of its relations, brings all its evidences at once.
+the question itself, its names, or its names with the words of its relations bring all its evidences at once.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from factagent.data.world.drafts import Draft, Evidence
 from factagent.data.world.passages import Page
-from factagent.data.world.schema import RELATIONS, RELATION_OF_PHRASE
+from factagent.data.world.relations import RELATION_OF_PHRASE, RELATIONS
 
 TOP = 3
 
@@ -20,7 +20,7 @@ class JointQuery:
     """A BM25 index over the pages, and which evidence each passage states."""
 
     def __init__(self, pages: Sequence[Page]) -> None:
-        import bm25s
+        import bm25s  # type: ignore[import-untyped]
 
         self._index = bm25s.BM25(k1=1.2, b=0.75)
         self._index.index([tokens_of(f"{p.passage.title} {p.passage.text}") for p in pages], show_progress=False)
@@ -51,10 +51,11 @@ class JointQuery:
         if not drafts:
             return []
         by_text = self.top([draft.text for draft in drafts])
-        by_names = self.top([joint_query(draft) for draft in drafts])
+        by_names = self.top([" ".join(draft.named) for draft in drafts])
+        by_relations = self.top([joint_query(draft) for draft in drafts])
         return [
             draft
-            for draft, *tops in zip(drafts, by_text, by_names, strict=True)
+            for draft, *tops in zip(drafts, by_text, by_names, by_relations, strict=True)
             if not any(all(self.states(top, evidence) for evidence in draft.evidences) for top in tops)
         ]
 

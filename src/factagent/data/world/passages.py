@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from factagent.data.world.generate import Entity, Fact, World, random_of
-from factagent.data.world.schema import RELATIONS
+from factagent.data.world.relations import RELATIONS
 from factagent.types import Passage, Triple
 
 SENTENCES = 4

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from factagent.data.world.schema import RELATION_OF_PHRASE
+from factagent.data.world.relations import RELATION_OF_PHRASE
 from factagent.types import Triple
 
 Program = list[Any]
 """`["names", [..]]` · `["follow", program, relation, inverse]` · `["both", program, program]` ·
-`["extreme", "first"|"last", [names], [relation, ..]]`: the name whose value at the end of the path is smallest or largest."""
+`["extreme", "first"|"last", [names], [relation, ..]]`: the name with the least or greatest value at the path's end."""
 
 
 class FactTable:
@@ -76,6 +76,17 @@ def solve(program: Program, table: FactTable) -> set[str]:
             return _extreme(table, names, path, largest=end == "last")
         case _:
             raise ValueError(f"unknown program {program!r}")
+
+
+def chance_of(program: Program) -> float:
+    """The share of blind guesses that are right: 1/n where the question offers n names to choose from, otherwise 0."""
+    match program:
+        case ["extreme", str(), list() as names, list()]:
+            return 1 / len(names)
+        case ["both", ["names", list() as names], list()]:
+            return 1 / len(names)
+        case _:
+            return 0.0
 
 
 def value_at(table: FactTable, name: str, path: Sequence[str]) -> str | None:
