@@ -112,12 +112,18 @@ def to_plain(value: object) -> Any:
 
 
 def dumps(value: object) -> bytes:
-    """One line of JSON without its end; floats by their shortest exact form, keys in the order given."""
+    """One line of JSON without its end; floats by their shortest exact form, keys in the order given.
+
+    Raises:
+        DataError: if an integer is beyond 64 bits or a value has no JSON form.
+    """
     try:
         return orjson.dumps(value)
-    except orjson.JSONEncodeError:
-        # Lone surrogates (a policy may write "\ud800") and integers beyond 64 bits: the standard library escapes them.
-        return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode()
+    except orjson.JSONEncodeError as error:
+        if "surrogates" not in str(error):
+            raise DataError(f"cannot be written as JSON: {error}") from error
+    # A policy may write a lone surrogate ("\\ud800"): the standard library escapes it where orjson refuses.
+    return json.dumps(value, ensure_ascii=True, separators=(",", ":")).encode()
 
 
 def loads(line: bytes) -> Any:

@@ -124,7 +124,7 @@ def test_float32_is_within_1e_6_of_the_reference(config):
 
 
 def analytic_gradient(new, old, ref, adv, mask, weights, beta, clip=0.2):
-    """By hand: d/dlp of -w min(rA, clip(r)A) is -w r A unless the clip binds; of k3 it is w beta (1 - exp(ref - new))."""
+    """By hand: d/dlp of -w min(rA, clip(r)A) is -w r A unless the clip binds; of k3, w beta (1 - exp(ref - new))."""
     ratio = np.exp(new - old)
     binds = ((adv > 0) & (ratio > 1 + clip)) | ((adv < 0) & (ratio < 1 - clip))
     return np.where(mask, weights * (beta * (1 - np.exp(ref - new)) - np.where(binds, 0.0, ratio * adv)), 0.0)
@@ -248,9 +248,9 @@ def test_an_empty_mask_gives_zero_with_a_gradient():
 def test_settings_that_need_a_missing_tensor_are_refused():
     tensor = torch.zeros(2)
     arguments = (tensor, tensor, None, tensor, torch.ones(2), tensor, torch.zeros(2))
-    with pytest.raises(ConfigError, match="kl_coef = 0.001 needs the reference"):
+    with pytest.raises(ConfigError, match=r"kl_coef = 0\.001 needs the reference"):
         policy_loss(*arguments, LossConfig())
-    with pytest.raises(ConfigError, match="entropy_coef = 0.1 needs the entropy"):
+    with pytest.raises(ConfigError, match=r"entropy_coef = 0\.1 needs the entropy"):
         policy_loss(*arguments, LossConfig(kl_coef=0.0, entropy_coef=0.1))
     with pytest.raises(ConfigError, match="needs sample_ids"):
         policy_loss(*arguments, LossConfig(kl_coef=0.0, llds_coef=0.1, llds_gate="response"))
