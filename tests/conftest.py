@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Nothing that a test loads may come from a hub.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 # Timings never gate: no deadline. Deterministic, so that a red run can be repeated.
@@ -26,7 +29,7 @@ def repository() -> Path:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The folder of shared data: `$FACTAGENT_SHARED/data`, or `../shared/data` beside the checkout; skips without it."""
+    """The shared data: `$FACTAGENT_SHARED/data`, or `../shared/data` beside the checkout; skips without it."""
     root = Path(os.environ.get("FACTAGENT_SHARED") or REPOSITORY.parent / "shared")
     data = root / "data"
     if not data.is_dir():

@@ -83,9 +83,8 @@ class Row:
     def choice(self, name: str, options: Sequence[str], default: object = _REQUIRED) -> str:
         """A string out of `options`."""
         value = self._value(name, default)
-        if isinstance(value, str) and value in options:
-            return value
-        self._refuse(name, "one of " + ", ".join(options), value)
+        known = isinstance(value, str) and value in options
+        return str(value) if known else self._refuse(name, "one of " + ", ".join(options), value)
 
     def texts(self, name: str, default: object = _REQUIRED) -> tuple[str, ...]:
         """A list of strings; a bare string is a list of one (golds come both ways)."""

@@ -184,12 +184,12 @@ def _check_nesting(body: str, limit: int) -> None:
         return
     depth = 0
     for match in _BRACKET_OR_STRING.finditer(body):
-        token = match[0]
-        if token in "{[":
+        symbol = match[0]
+        if symbol in "{[":
             depth += 1
             if depth > limit:
                 _refuse("too_deep", f"more than {limit} nested brackets at character {match.start()} of the object")
-        elif token in "}]":
+        elif symbol in "}]":
             depth -= 1
             if depth == 0:
                 return
