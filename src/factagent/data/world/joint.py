@@ -20,7 +20,7 @@ class JointQuery:
     """A BM25 index over the pages, and which evidence each passage states."""
 
     def __init__(self, pages: Sequence[Page]) -> None:
-        import bm25s  # type: ignore[import-untyped]
+        import bm25s
 
         self._index = bm25s.BM25(k1=1.2, b=0.75)
         self._index.index([tokens_of(f"{p.passage.title} {p.passage.text}") for p in pages], show_progress=False)

@@ -185,7 +185,7 @@ PLACES_AND_ORGANISATIONS = (
         "Who is the mayor of {x}?; Who governs {x}?", "the mayor of {x}", negation="is not governed by",
     ),
     relation(
-        "river", "city", "river", ">stands on the river; <flows through; <is the river of; >was built on the river",
+        "river", "city", "river", ">is on the; <flows through; <is the river of; >was built on the river",
         "Which river flows through {x}?; On which river does {x} stand?", "the river that flows through {x}",
     ),
     relation("twinned", "city", "city", ">is twinned with; >is a partner of; >exchanges visits with",
