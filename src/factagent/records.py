@@ -1,9 +1,9 @@
 """Groups as JSON records and back, exactly.
 
-Written by declaration: a dataclass becomes an object with its fields, a triple a list of three strings, an action an object
-with its kind, a float that JSON lacks one of the strings "nan", "inf", "-inf". Reading follows the types of
-`factagent.types`, so a wrong type, a missing or an unknown field is a `DataError` that names its place. Credit is written
-the same way from whatever dataclasses it is made of, and read back as plain dicts.
+Written by declaration: a dataclass becomes an object with its fields, a triple a list of three strings, an action an
+object with its kind, a float that JSON lacks one of the strings "nan", "inf", "-inf". Reading follows the types of
+`factagent.types`, so a wrong type, a missing or an unknown field is a `DataError` that names its place. Credit is
+written the same way from whatever dataclasses it is made of, and read back as plain dicts.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def to_plain(value: object) -> Any:
     Raises:
         DataError: if a value has no JSON form.
     """
-    if value is None or isinstance(value, bool | int) and not isinstance(value, Enum):
+    if value is None or (isinstance(value, bool | int) and not isinstance(value, Enum)):
         return value
     if isinstance(value, Enum):
         return to_plain(value.value)

@@ -7,10 +7,10 @@
     summary.json                         written at the end
     run.lock                             held by the one process that writes
 
-Files only grow, a line at a time, each handed to the operating system before the call returns: a killed process loses at
-most the line it was writing. Readers skip such a torn tail with one `TornTailWarning`; anything else malformed is a
-`DataError`. Resuming from step k first cuts what came after it (`truncate_to`), so that the files end up as those of a run
-that was never stopped.
+Files only grow, a line at a time, each handed to the operating system before the call returns: a killed process loses
+at most the line it was writing. Readers skip such a torn tail with one `TornTailWarning`; anything else malformed is a
+`DataError`. Resuming from step k first cuts what came after it (`truncate_to`), so that the files end up as those of a
+run that was never stopped.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Hold the run for writing.
 
-        The kernel frees the lock of a process that died, so a stale one on this host is taken over at once. The file names
-        holder and host, since file locks may not reach across machines.
+        The kernel frees the lock of a process that died, so a stale one on this host is taken over at once. The file
+        names holder and host, since file locks may not reach across machines.
 
         Raises:
             UsageError: at once, if another process holds it, or a process on another host seems to.
@@ -191,7 +191,9 @@ class RunDirectory:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The metrics of a run, one mapping a step; empty where the run has none yet. A torn tail is skipped with a warning.
+    """The metrics of a run, one mapping a step; empty where the run has none yet.
+
+    A torn tail is skipped with a warning.
 
     Raises:
         DataError: if a line is malformed; the message names file and line.
@@ -275,7 +277,7 @@ def _metric_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, int]]:
 
 
 def _frames(path: Path) -> Iterator[tuple[bytes | None, int]]:
-    """Decompressed frames with the offset after each; a torn tail (cut, or zeros after a power failure) is None, last."""
+    """Decompressed frames with the offset after each; None last for a torn tail (cut, or zeros after a power cut)."""
     offset, number = 0, 0
     with path.open("rb") as file:
         rest = file.read(_CHUNK)
@@ -333,7 +335,7 @@ def _replace(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.replace(path)
 
 
 def _null_non_finite(value: Any) -> Any:

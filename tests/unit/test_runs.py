@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import zstandard
 
 from factagent import runs as module
 from factagent.errors import DataError, UsageError
+from factagent.records import dumps, group_to_record
 from factagent.runs import RunDirectory, TornTailWarning, group_steps, metrics_digest, read_groups, read_metrics
 from factagent.types import Answer, Generation, Group, Question, Step, Trajectory
 
@@ -139,11 +141,12 @@ def test_every_torn_tail_loses_only_the_tail_with_one_warning(run):
         assert len(only(caught)) == (cut not in (0, *ends)), cut
 
 
-def test_zeros_after_a_power_failure_are_a_torn_tail(run):
+@pytest.mark.parametrize("zeros", [1, 5000, 3_000_000])
+def test_zeros_after_a_power_failure_are_a_torn_tail(run, zeros):
     fill(run, 1, 1)
     path = run.trajectories / "step-000001.jsonl.zst"
     with path.open("ab") as file:
-        file.write(bytes(5000))
+        file.write(bytes(zeros))
     with pytest.warns(TornTailWarning) as caught:
         assert len(list(read_groups(run.path))) == 2
     assert len(caught) == 1
@@ -172,6 +175,13 @@ def test_damage_before_the_tail_is_an_error_with_its_place(run):
     middle = len(content) // 4
     path.write_bytes(content[:middle] + bytes([content[middle] ^ 0x10]) + content[middle + 1 :])
     with pytest.raises(DataError, match=r"step-000001\.jsonl\.zst:1: "):
+        list(read_groups(run.path))
+    path.write_bytes(content + bytes(3_000_000) + b"garbage")
+    with pytest.raises(DataError, match=r":3: damaged zstd frame at byte"):
+        list(read_groups(run.path))
+    lean = {key: value for key, value in group_to_record(group("a1")).items() if key != "credit"}
+    path.write_bytes(zstandard.compress(dumps(lean)))
+    with pytest.raises(DataError, match=r":1: field 'credit': missing"):
         list(read_groups(run.path))
     path.write_bytes(content + b"garbage")
     with pytest.raises(DataError, match=r":3: damaged zstd frame at byte"):
@@ -228,13 +238,25 @@ def test_summary_is_replaced_whole(run):
     run.write_summary({"em_after": 0.75})
     assert run.summary_path.read_text() == '{\n  "em_after": 0.75\n}\n'
     assert not list(run.path.glob("*.tmp"))
+
+
+def test_sync_flushes_metrics_and_the_newest_trajectories(run, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        module.os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+    )
     run.sync()
+    assert synced == []
+    fill(run, 1, 3)
+    run.sync()
+    assert synced == ["metrics.jsonl", "step-000003.jsonl.zst"]
 
 
 HOLD = textwrap.dedent(
     """
     import pathlib, sys, time
-    from factagent.runs import RunDirectory
+    from factagent.records import dumps, group_to_record
+from factagent.runs import RunDirectory
     with RunDirectory(pathlib.Path(sys.argv[1])).lock():
         print("held", flush=True)
         time.sleep(60)
@@ -286,7 +308,8 @@ def test_kill_9_while_logging_loses_nothing_acknowledged(tmp_path):
     code = textwrap.dedent(
         """
         import os, pathlib, sys
-        from factagent.runs import RunDirectory
+        from factagent.records import dumps, group_to_record
+from factagent.runs import RunDirectory
         from factagent.types import Answer, Generation, Group, Question, Step, Trajectory
         run = RunDirectory.create(pathlib.Path(sys.argv[1]), "")
         step = 0

@@ -1,11 +1,11 @@
 """Checkpoints that are whole or absent: written aside, hashed, renamed.
 
-A checkpoint is `checkpoints/step-N/`: the weights (a directory that Hugging Face loads, where the caller gives its files),
-`optimizer.safetensors` with `optimizer.json`, `state.json` (cursor, alarms, random states) and, written last,
+A checkpoint is `checkpoints/step-N/`: the weights (a directory that Hugging Face loads, where the caller gives its
+files), `optimizer.safetensors` with `optimizer.json`, `state.json` (cursor, alarms, random states) and, written last,
 `manifest.json` with size and SHA-256 of each file. It is prepared as `step-N.tmp/`; every file is synced, the directory
-renamed, the parent synced (reliability.md R3). So a process killed at any instant leaves the last checkpoint as it was and
-at most one `.tmp`, which the next save removes. A checkpoint that does not match its manifest is refused, never skipped in
-favour of an older one. Nothing here is pickled.
+renamed, the parent synced (reliability.md R3). So a process killed at any instant leaves the last checkpoint as it was
+and at most one `.tmp`, which the next save removes. A checkpoint that does not match its manifest is refused, never
+skipped in favour of an older one. Nothing here is pickled.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def save_checkpoint(
     Args:
         directory: the run's `checkpoints/`; created if absent.
         step: optimiser steps done, >= 0.
-        weights: tensors by name, written as `model.safetensors` (tied tensors once), or a callable that writes its files
-            into the directory it gets, such as a bound `save_pretrained`.
+        weights: tensors by name, written as `model.safetensors` (tied tensors once), or a callable that writes its
+            files into the directory it gets, such as a bound `save_pretrained`.
         optimizer: written so that `Checkpoint.restore_optimizer` gives the same bits.
         state: anything JSON can hold without loss; finite numbers only.
         extra_files: further files, such as `config.json` and those of the tokenizer, by name.
@@ -124,7 +124,7 @@ def save_checkpoint(
             raise UsageError(f"extra file {name!r} of a checkpoint: give a plain name that is not taken")
         _write(temporary / name, content)
     _write_manifest(temporary, step)
-    os.rename(temporary, final)
+    temporary.rename(final)
     _sync(directory)
     _retain(directory, keep_last, {step, *protect})
     return final
@@ -262,7 +262,7 @@ def _retain(directory: Path, keep_last: int, protect: set[int]) -> None:
 def _delete(path: Path) -> None:
     """Delete a checkpoint; renamed first, so that a half-deleted one never passes for whole."""
     doomed = path.with_name(path.name + ".tmp")
-    os.rename(path, doomed)
+    path.rename(doomed)
     shutil.rmtree(doomed)
 
 

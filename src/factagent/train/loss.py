@@ -1,7 +1,7 @@
 """The policy objective: clipped surrogate, KL to the reference, entropy bonus, and the LLDS stabiliser.
 
-Everything works on token tensors of one shape (a padded micro-batch `(B, T)` or a flat list `(T,)`) and only on the tokens
-of `loss_mask`: what stands elsewhere, NaN included, reaches neither the loss nor a gradient.
+Everything works on token tensors of one shape (a padded micro-batch `(B, T)` or a flat list `(T,)`) and only on the
+tokens of `loss_mask`: what stands elsewhere, NaN included, reaches neither the loss nor a gradient.
 
     loss = - sum_t w_t min(r_t A_t, clip(r_t) A_t) + kl_coef sum_t w_t KL_t - entropy_coef sum_t w_t H_t + LLDS
 
@@ -32,8 +32,8 @@ class LossConfig:
     """Settings of the objective; the defaults are the paper's (clip 0.2, KL 0.001, LLDS off).
 
     Attributes:
-        ratio: "token": one importance ratio a token; "step": one an action, `exp(mean over its tokens of log r)`, as the
-            paper writes it, length-normalised.
+        ratio: "token": one importance ratio a token; "step": one an action, `exp(mean over its tokens of log r)`, as
+            the paper writes it, length-normalised.
         clip_low: the ratio is clipped at `1 - clip_low`.
         clip_high: and at `1 + clip_high`.
         kl_coef: beta of the k3 estimator of the KL to the reference; 0 needs no reference.
@@ -73,8 +73,8 @@ class LossConfig:
 class LossStats:
     """Sums over loss tokens, so that micro-batches add up with `+`; `means()` gives the figures to log.
 
-    `policy`, `kl`, `entropy_bonus` and `llds` are the parts of the loss as they entered it; `clipped`, `approx_kl` (k3 of
-    old to new policy), `kl_ref`, `ratio`, `entropy` and `llds_held` (tokens that LLDS held) are sums over `tokens`.
+    `policy`, `kl`, `entropy_bonus` and `llds` are the parts of the loss as they entered it; `clipped`, `approx_kl` (k3
+    of old to new policy), `kl_ref`, `ratio`, `entropy` and `llds_held` (tokens that LLDS held) are sums over `tokens`.
     """
 
     tokens: float = 0.0

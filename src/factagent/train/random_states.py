@@ -1,4 +1,4 @@
-"""Random states as JSON: those of python, numpy and torch, and of named generators, so that a resumed run goes on bit for bit."""
+"""Random states as JSON, so that a resumed run goes on bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Generator = np.random.Generator | torch.Generator
 
 
 def random_states(generators: Mapping[str, Generator] | None = None) -> dict[str, Any]:
-    """The states of the global generators of python, numpy and torch (and its CUDA devices), and of named ones, as JSON."""
+    """The states of python's, numpy's and torch's global generators (CUDA's too) and of named ones, as JSON."""
     version, words, gauss = random.getstate()
     kind, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states: dict[str, Any] = {

@@ -1,13 +1,13 @@
 """What the learner sees: token samples, the weights that make a batch's objective, and micro-batches.
 
-The learner is blind to the method. A protocol that rebuilds its prompt gives one sample a step (`step_samples`), one that
-appends gives one a trajectory (`trajectory_sample`), in which observation tokens are masked. Tokens are the policy's
-own: nothing here decodes or encodes text.
+The learner is blind to the method. A protocol that rebuilds its prompt gives one sample a step (`step_samples`), one
+that appends gives one a trajectory (`trajectory_sample`), in which observation tokens are masked. Tokens are the
+policy's own: nothing here decodes or encodes text.
 
-The objective (credit.md section 7) is, for every group, the mean over all its steps of the step's term, and the mean over
-groups of that. A step's term is the mean over its loss tokens (length-normalised: a long thought weighs what a short one
-does). `step_weights` turns this into one weight a token, taken from the whole batch, so that the sum over micro-batches is
-the same however the batch is cut.
+The objective (credit.md section 7) is, for every group, the mean over all its steps of the step's term, and the mean
+over groups of that. A step's term is the mean over its loss tokens (length-normalised: a long thought weighs what a
+short one does). `step_weights` turns this into one weight a token, taken from the whole batch, so that the sum over
+micro-batches is the same however the batch is cut.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ def trajectory_sample(trajectory: Trajectory, advantages_S: Sequence[float], gro
     for index, generation in enumerate(generations):
         if generation.prompt_ids[: len(row)] != row:
             raise DataError(
-                f"trajectory of member {trajectory.member}: the prompt of step {index} does not extend the tokens of step "
-                f"{index - 1}; build it with `step_samples` if the protocol rebuilds its prompt"
+                f"trajectory of member {trajectory.member}: the prompt of step {index} does not extend the tokens of "
+                f"step {index - 1}; build it with `step_samples` if the protocol rebuilds its prompt"
             )
         row = generation.prompt_ids + generation.response_ids
     length = len(row) - start
@@ -248,10 +248,11 @@ def collate(
 ) -> dict[str, torch.Tensor]:
     """Right-pad samples into tensors `(B, L)`, L the longest row; per-token tensors stand where the token is predicted.
 
-    Row b of `input_ids` is prompt + response + padding. `targets`, `loss_mask`, `old_logprobs`, `advantages`, `weights`,
-    `step_ids` and `sample_ids` have shape `(B, L - 1)`: column t belongs to the token at t + 1, which the model predicts
-    at t, so that `logits[:, :-1]` and `targets` pair. `step_ids` are unique in the micro-batch (-1 where masked).
-    Right padding needs no position ids (a causal model never looks ahead), but `attention_mask` is given all the same.
+    Row b of `input_ids` is prompt + response + padding. `targets`, `loss_mask`, `old_logprobs`, `advantages`,
+    `weights`, `step_ids` and `sample_ids` have shape `(B, L - 1)`: column t belongs to the token at t + 1, which the
+    model predicts at t, so that `logits[:, :-1]` and `targets` pair. `step_ids` are unique in the micro-batch (-1 where
+    masked). Right padding needs no position ids (a causal model never looks ahead), but `attention_mask` is given all
+    the same.
 
     Args:
         samples: the rows, at least one.
