@@ -26,8 +26,8 @@ def build(
     closed_share: float = 0.15,
     year_gap: int = 3,
     canonical_share: float = 0.4,
-    joint: Annotated[bool, Parameter(negative="--reject-joint")] = False,
-    force: bool = False,
+    keep_joint: Annotated[bool, Parameter(negative=())] = False,
+    force: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Build a world: corpus.jsonl, facts.jsonl, qa.{train,dev,test}.jsonl and world.json.
 
@@ -47,8 +47,8 @@ def build(
         closed_share: Share of bridge comparisons between two named answers (a guess wins half of them).
         year_gap: Smallest difference between compared years.
         canonical_share: Share of sentences forced to the canonical wording.
-        joint: Keep questions that one joint BM25 query would answer.
-        force: Replace whatever the directory holds.
+        keep_joint: Keep questions that one joint BM25 query would answer.
+        force: Replace the world of other settings that the directory holds.
     """
     from factagent.data.world.build import build_world
     from factagent.data.world.config import parse_config
@@ -56,7 +56,7 @@ def build(
     config = parse_config(
         hops=hops, types=types, seed=seed, entities=entities, train=train, dev=dev, test=test, namesakes=namesakes,
         distractors=distractors, negated=negated, candidates=candidates, closed_share=closed_share, year_gap=year_gap,
-        canonical_share=canonical_share, reject_joint=not joint,
+        canonical_share=canonical_share, reject_joint=not keep_joint,
     )  # fmt: skip
     fresh = build_world(config, out, force=force, report=lambda line: print(line, file=sys.stderr))
     print(f"{out}: world built" if fresh else f"{out}: holds this world already, nothing to do")

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from factagent.data.formats import read_rows, write_rows
+from factagent.data.formats import filled_text, write_rows
+from factagent.rows import Row, read_rows
 from factagent.types import Passage, Triple
 
 
@@ -20,7 +21,7 @@ def iter_passages(path: Path | str) -> Iterator[Passage]:
         DataError: a row is malformed, with file, line and field. Repeated ids are found by `read_passages` only.
     """
     for row in read_rows(path):
-        yield Passage(row.text("id"), row.text("title", empty=True), row.text("text"))
+        yield _passage_of(row)
 
 
 def read_passages(path: Path | str) -> list[Passage]:
@@ -31,9 +32,9 @@ def read_passages(path: Path | str) -> list[Passage]:
     """
     passages: dict[str, Passage] = {}
     for row in read_rows(path):
-        passage = Passage(row.text("id"), row.text("title", empty=True), row.text("text"))
+        passage = _passage_of(row)
         if passage.id in passages:
-            raise row.fault("id", f"{passage.id!r} occurs twice; ids must be unique in a corpus")
+            raise row.error("id", f"{passage.id!r} occurs twice; ids must be unique in a corpus")
         passages[passage.id] = passage
     return list(passages.values())
 
@@ -51,10 +52,10 @@ def read_facts(path: Path | str) -> dict[str, tuple[Triple, ...]]:
     """
     facts: dict[str, tuple[Triple, ...]] = {}
     for row in read_rows(path):
-        passage_id = row.text("passage_id")
+        passage_id = filled_text(row, "passage_id")
         if passage_id in facts:
-            raise row.fault("passage_id", f"{passage_id!r} occurs twice; put its triples in one row")
-        facts[passage_id] = row.triples("triples", required=True)
+            raise row.error("passage_id", f"{passage_id!r} occurs twice; put its triples in one row")
+        facts[passage_id] = row.triples("triples")
     return facts
 
 
@@ -63,3 +64,7 @@ def write_facts(path: Path | str, facts: Mapping[str, Iterable[Triple]]) -> int:
     return write_rows(
         path, ({"passage_id": key, "triples": [list(triple) for triple in triples]} for key, triples in facts.items())
     )
+
+
+def _passage_of(row: Row) -> Passage:
+    return Passage(filled_text(row, "id"), row.text("title"), filled_text(row, "text"))

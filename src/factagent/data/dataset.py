@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from factagent.data.formats import Row, read_rows, write_rows
-from factagent.types import Question
+from factagent.data.formats import filled_text, write_rows
+from factagent.rows import Row, read_rows
+from factagent.types import Question, Triple
 
 
 def read_questions(path: Path | str) -> list[Question]:
@@ -26,28 +27,54 @@ def read_questions(path: Path | str) -> list[Question]:
     for row in read_rows(path):
         question = question_of(row)
         if question.id in seen:
-            raise row.fault("id", f"{question.id!r} occurs twice; ids must be unique in a file")
+            raise row.error("id", f"{question.id!r} occurs twice; ids must be unique in a file")
         seen.add(question.id)
         questions.append(question)
     return questions
 
 
 def question_of(row: Row) -> Question:
-    """The question that one row holds."""
-    evidences = row.triples("evidences")
-    variants = row.triple_lists("evidence_variants")
-    if variants and len(variants) != len(evidences):
-        raise row.fault("evidence_variants", f"has {len(variants)} lists for {len(evidences)} evidences")
+    """The question that one row holds; raises DataError as `read_questions`."""
     return Question(
-        id=row.text("id"),
-        text=row.text("question"),
-        answers=row.texts("answers", required=True),
-        type=row.optional_text("type"),
-        hops=row.optional_count("hops"),
-        supporting_titles=row.texts("supporting_titles"),
-        evidences=evidences,
-        evidence_variants=variants,
+        id=filled_text(row, "id"),
+        text=filled_text(row, "question"),
+        answers=_answers(row),
+        type=filled_text(row, "type") if row.has("type") else None,
+        hops=_hops(row),
+        supporting_titles=row.texts("supporting_titles", ()),
+        evidences=row.triples("evidences", ()),
+        evidence_variants=_variants(row),
     )
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    answers = row.texts("answers")
+    if not answers:
+        raise row.error("answers", "must hold at least one string")
+    return answers
+
+
+def _hops(row: Row) -> int | None:
+    if not row.has("hops"):
+        return None
+    hops = row.integer("hops")
+    if hops < 0:
+        raise row.error("hops", f"must not be negative, found {hops}")
+    return hops
+
+
+def _variants(row: Row) -> tuple[tuple[Triple, ...], ...]:
+    value = row.fields.get("evidence_variants")
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise row.error("evidence_variants", f"must be a list of lists of triples, found {type(value).__name__}")
+    wanted = len(row.triples("evidences", ()))
+    if len(value) != wanted:
+        raise row.error("evidence_variants", f"has {len(value)} lists for {wanted} evidences")
+    # A row of its own, so that a fault is named with the index of its list.
+    lists = Row(row.source, row.line, {str(i): item for i, item in enumerate(value)}, row.path("evidence_variants"))
+    return tuple(lists.triples(str(i)) for i in range(wanted))
 
 
 def row_of(question: Question) -> dict[str, Any]:

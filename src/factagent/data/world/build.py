@@ -70,14 +70,13 @@ def build_world(
     """Write a world to a directory; returns False where the same world stands there already.
 
     Raises:
-        UsageError: the directory holds something else (and not `force`).
+        UsageError: the directory holds another world (without `force`), or anything that is no world.
         ConfigError: as `make_world`.
     """
     out = Path(out)
     if _holds(out, config) and not force:
         return False
-    if out.exists() and (not out.is_dir() or any(out.iterdir())) and not force:
-        raise UsageError(f"{out} exists and holds no world of these settings; choose another --out or pass --force")
+    _refuse_foreign(out, force=force)
     built = make_world(config, report)
     out.parent.mkdir(parents=True, exist_ok=True)
     report(f"writing {out}")
@@ -147,6 +146,16 @@ def _holds(out: Path, config: WorldConfig) -> bool:
     return same and all((out / name).is_file() and sha256_of(out / name) == value for name, value in hashes.items())
 
 
+def _refuse_foreign(out: Path, *, force: bool) -> None:
+    """Raise UsageError unless `out` is absent, empty, or (with `force`) a world, which alone may be replaced."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / MANIFEST).is_file():
+        raise UsageError(f"{out} exists and is no world; choose another --out")
+    if not force:
+        raise UsageError(f"{out} holds a world of other settings; choose another --out, or pass --force to replace it")
+
+
 def _replace(staging: Path, out: Path) -> None:
     """Put the staged directory in place of `out`; the old one stays until the new one stands."""
     if not out.exists():
@@ -157,10 +166,7 @@ def _replace(staging: Path, out: Path) -> None:
         shutil.rmtree(old)
     out.rename(old)
     staging.rename(out)
-    if old.is_dir():
-        shutil.rmtree(old)
-    else:
-        old.unlink()
+    shutil.rmtree(old)
 
 
 def _shares(total: int, cells: dict[tuple[QuestionType, int], float]) -> dict[tuple[QuestionType, int], int]:

@@ -16,14 +16,32 @@ from factagent.data.world.relations import RELATIONS
 from factagent.data.world.schema import LITERALS, PERSON
 
 SHARES = {
-    "country": 0.0125, "city": 0.0625, "person": 0.37, "film": 0.18, "book": 0.1, "band": 0.05, "album": 0.04,
-    "company": 0.065, "university": 0.035, "award": 0.0125, "river": 0.015, "museum": 0.025, "team": 0.0325,
+    "country": 0.0125,
+    "city": 0.0625,
+    "person": 0.37,
+    "film": 0.18,
+    "book": 0.1,
+    "band": 0.05,
+    "album": 0.04,
+    "company": 0.065,
+    "university": 0.035,
+    "award": 0.0125,
+    "river": 0.015,
+    "museum": 0.025,
+    "team": 0.0325,
 }
 """Share of each kind among the entities (sums to 1)."""
 LIMITS = {"country": len(names.COUNTRIES), "city": len(names.CITIES), "river": len(names.RIVERS)}
 ROLE_SHARES = {
-    "actor": 0.24, "director": 0.14, "writer": 0.15, "musician": 0.18, "founder": 0.09, "politician": 0.08,
-    "architect": 0.04, "coach": 0.04, "scholar": 0.04,
+    "actor": 0.24,
+    "director": 0.14,
+    "writer": 0.15,
+    "musician": 0.18,
+    "founder": 0.09,
+    "politician": 0.08,
+    "architect": 0.04,
+    "coach": 0.04,
+    "scholar": 0.04,
 }
 
 
@@ -123,6 +141,7 @@ def _share_names(drawn: dict[str, list[str]], roles: list[str], config: WorldCon
 
 def _names_of(kind: str, count: int, cities: Sequence[str], rng: random.Random) -> list[str]:
     """`count` different names for a kind, drawn from its word lists."""
+
     def pick(*lists: Sequence[str], pattern: str = "{} {}") -> Callable[[], str]:
         return lambda: pattern.format(*(rng.choice(words) for words in lists))
 
@@ -170,9 +189,15 @@ class _FactWriter:
             self.birth[entity.id] = self.rng.randint(1900, 1969)
         self._people()
         writers: dict[str, Callable[[str], None]] = {
-            "film": self._film, "book": self._book, "band": self._band, "album": self._album,
-            "company": self._company, "university": self._university, "museum": self._museum,
-            "team": self._team, "award": self._award,
+            "film": self._film,
+            "book": self._book,
+            "band": self._band,
+            "album": self._album,
+            "company": self._company,
+            "university": self._university,
+            "museum": self._museum,
+            "team": self._team,
+            "award": self._award,
         }
         for kind, write in writers.items():
             for id_ in self.ids[kind]:

@@ -210,7 +210,9 @@ def _cast_and_attribute(reader: Reader, relation: str, a: str, who: str, rng: ra
         return None
     text = _choice(MEMBERS[relation, attribute], rng).format(a=a, v=value)
     program: Program = [
-        "both", ["follow", ["names", [a]], relation, False], ["follow", ["names", [value]], attribute, True]
+        "both",
+        ["follow", ["names", [a]], relation, False],
+        ["follow", ["names", [value]], attribute, True],
     ]
     evidences = (Evidence(a, relation, who), Evidence(who, attribute, value))
     return Draft(text, who, "shared", evidences, program, (a, value))

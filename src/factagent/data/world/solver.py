@@ -29,9 +29,7 @@ class FactTable:
             if triple.relation not in RELATION_OF_PHRASE:
                 continue
             relation, wording = RELATION_OF_PHRASE[triple.relation]
-            subject, object_ = (
-                (triple.object, triple.subject) if wording.inverse else (triple.subject, triple.object)
-            )
+            subject, object_ = (triple.object, triple.subject) if wording.inverse else (triple.subject, triple.object)
             self._add(subject, relation.name, object_)
             if relation.symmetric:
                 self._add(object_, relation.name, subject)
