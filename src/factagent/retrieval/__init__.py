@@ -1,0 +1,1 @@
+"""Retrieval: passages for queries. `base` holds what every retriever promises; one file a backend."""

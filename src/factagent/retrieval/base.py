@@ -1,0 +1,31 @@
+"""What a retriever promises, and how it says that it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from factagent.errors import ServiceError
+from factagent.types import Passage
+
+
+class RetrievalError(ServiceError):
+    """A search failed (server down, time-out, malformed reply). Its trajectories leave the group's statistics."""
+
+
+class Retriever(Protocol):
+    """Batch search.
+
+    Every implementation holds to this: one result for each query, in order; the best passage first; at most `top_k`
+    passages, fewer (or none) where fewer match; equal scores ordered by the position in the corpus; the result of a
+    query does not depend on the other queries of the batch; safe to call from several threads.
+    """
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
+        """Return the best passages of each query.
+
+        Raises:
+            RetrievalError: the search failed; an empty tuple is never used for a failure.
+            ValueError: `top_k` is below 1.
+        """
+        ...
