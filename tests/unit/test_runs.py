@@ -255,8 +255,7 @@ def test_sync_flushes_metrics_and_the_newest_trajectories(run, monkeypatch):
 HOLD = textwrap.dedent(
     """
     import pathlib, sys, time
-    from factagent.records import dumps, group_to_record
-from factagent.runs import RunDirectory
+    from factagent.runs import RunDirectory
     with RunDirectory(pathlib.Path(sys.argv[1])).lock():
         print("held", flush=True)
         time.sleep(60)
@@ -308,8 +307,7 @@ def test_kill_9_while_logging_loses_nothing_acknowledged(tmp_path):
     code = textwrap.dedent(
         """
         import os, pathlib, sys
-        from factagent.records import dumps, group_to_record
-from factagent.runs import RunDirectory
+        from factagent.runs import RunDirectory
         from factagent.types import Answer, Generation, Group, Question, Step, Trajectory
         run = RunDirectory.create(pathlib.Path(sys.argv[1]), "")
         step = 0
