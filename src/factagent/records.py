@@ -194,10 +194,10 @@ def _decode(kind: Any, value: Any, where: str) -> Any:
 
 def _decode_flat(kind: type, values: list[Any], where: str) -> tuple[Any, ...]:
     """A list of plain values: the fast path for tokens and log-probabilities."""
+    if set(map(type, values)) <= {kind}:
+        return tuple(values)
     if kind is float:
         values = [_ODD_FLOATS.get(value, value) if isinstance(value, str) else value for value in values]
-        if all(type(value) is float for value in values):
-            return tuple(values)
         values = [float(value) if type(value) is int else value for value in values]
     for index, value in enumerate(values):
         if type(value) is not kind:

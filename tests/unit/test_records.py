@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factagent.credit.assign import ClusterCredit, GroupCredit, StepCredit, TrajectoryCredit
 from factagent.errors import DataError
 from factagent.records import dumps, group_to_record, loads, record_to_group, to_plain
 from factagent.types import (
@@ -168,6 +169,20 @@ def test_credit_of_any_dataclass_becomes_plain():
         to_plain({"x": object()})
     with pytest.raises(DataError, match="key must be a string or an integer"):
         to_plain({(1, 2): 3})
+
+
+def test_the_credit_of_a_group_is_written_with_every_field():
+    ledger = StepCredit(0.1, 0.1, 0.08, {"duplicate_search": -0.01}, 1.2)
+    cluster = ClusterCredit(Triple("a", "r", "b"), (Triple("a", "r", "b"),), 3, 2.0, 0.625, 0.125, (0.2, 0.9))
+    credit = GroupCredit(0.5, (cluster,), (TrajectoryCredit(1.0, 1.0, 0.9, (ledger,)),))
+    written = loads(dumps(group_to_record(GROUP, credit)))["credit"]
+    assert list(written) == [field.name for field in fields(GroupCredit)]
+    assert written["baseline"] == 0.5
+    assert written["clusters"][0]["representative"] == ["a", "r", "b"]
+    assert written["clusters"][0]["interval"] == [0.2, 0.9]
+    assert written["trajectories"][0]["steps"] == [
+        {"potential": 0.1, "shaping": 0.1, "process": 0.08, "penalties": {"duplicate_search": -0.01}, "advantage": 1.2}
+    ]
 
 
 def broken(path, value):
