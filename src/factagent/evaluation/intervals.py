@@ -30,7 +30,7 @@ def bootstrap_mean(
 ) -> Interval:
     """Percentile bootstrap of the mean: resample the values with replacement, take the quantiles of the means.
 
-    Where all values are equal the interval has no width; for shares of few questions `wilson_interval` is the better choice.
+    Where all values are equal the interval has no width; for shares of few questions take `wilson_interval`.
 
     Args:
         values: one value a question (never one a trajectory: members of a group are not independent).
