@@ -38,7 +38,7 @@ class WorldConfig(BaseModel):
     seed: int = 0
     entities: int = Field(2400, ge=600, le=6000)
     """Pages of the encyclopaedia."""
-    namesakes: Share = 0.05
+    namesakes: float = Field(0.05, ge=0.0, le=0.5)
     """Share of people (and of books) that bear the name of another person (the title of a film)."""
     distractors: int = Field(1, ge=0, le=3)
     """Statements a page may make in relations that no question asks for (died in, lived in, edited by, ...)."""

@@ -15,7 +15,8 @@ from factagent.data.world.relations import RELATIONS
 from factagent.types import Passage, Triple
 
 SENTENCES = 4
-"""Most sentences of a passage; a page has at most two passages, so at most eight statements."""
+"""Most sentences of a passage. A page has at most two passages; only settings with several distractors per page bring
+more than eight facts of its own, and then both passages grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,10 @@ def _statements(
     world: World, entity: Entity, own: list[Fact], incoming: list[Fact], rng: random.Random
 ) -> tuple[Triple, ...]:
     """What the page of an entity says, shuffled; its own facts always, the rest while there is room."""
-    room = 2 * SENTENCES - len(own)
-    mirrored = [fact for fact in incoming if rng.random() < world.config.mirrored or RELATIONS[fact.relation].symmetric]
+    # What holds both ways and is asked for (spouses) belongs to both pages.
+    own = own + [fact for fact in incoming if _both_ways(fact)]
+    mirrored = [fact for fact in incoming if not _both_ways(fact) and rng.random() < world.config.mirrored]
+    room = max(0, 2 * SENTENCES - len(own))
     chosen = own + rng.sample(mirrored, min(len(mirrored), room))
     triples = [_worded(world, fact, entity, rng) for fact in chosen]
     denied = _denial(world, own, rng) if rng.random() < world.config.negated else None
@@ -56,6 +59,10 @@ def _statements(
         triples.append(denied)
     rng.shuffle(triples)
     return tuple(triples)
+
+
+def _both_ways(fact: Fact) -> bool:
+    return RELATIONS[fact.relation].symmetric and not RELATIONS[fact.relation].distractor
 
 
 def _worded(world: World, fact: Fact, entity: Entity, rng: random.Random) -> Triple:
@@ -82,7 +89,7 @@ def _denial(world: World, own: list[Fact], rng: random.Random) -> Triple | None:
 
 
 def _parts(triples: tuple[Triple, ...]) -> list[tuple[Triple, ...]]:
-    """One passage for up to four statements, otherwise two of nearly equal length."""
+    """One passage for up to four statements, otherwise two that differ by one statement at most."""
     if len(triples) <= SENTENCES:
         return [triples]
     half = (len(triples) + 1) // 2
