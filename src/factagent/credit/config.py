@@ -25,7 +25,7 @@ class CreditConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     process_weight: Weight = 0.5
-    """Omega, weight of the process reward beside the outcome advantage; 0 is outcome-only GRPO (eq. 14, section 4.3)."""
+    """Omega, weight of the process reward in the advantage; 0 is outcome-only GRPO (eq. 14, section 4.3)."""
     attribution: Share = 0.2
     """alpha, share of an assert's shaping paid to its source search; 0 is "w/o reward redistribution" (eq. 12)."""
     prior: Literal["symmetric", "centred"] = "symmetric"
@@ -49,13 +49,13 @@ class CreditConfig(BaseModel):
     process: Literal["shaping", "return"] = "shaping"
     """The process reward itself (the paper, eq. 14) or its reward-to-go (credit.md section 8)."""
     process_scale: Literal["raw", "batch-std"] = "raw"
-    """Process term as is (the paper) or divided by its standard deviation over the batch's steps (credit.md section 7)."""
+    """Process term as is (the paper) or divided by its deviation over the batch's steps (credit.md section 7)."""
     encoder: str = "e5-base-v2"
     """Sentence encoder of stage 1: "exact", "minilm", or a sentence-transformers name (the paper: E5-base-v2)."""
     equivalence: Literal["semantic", "exact"] = "semantic"
     """Two-stage equivalence, or equality of normalised strings (the paper's EM-only ablation)."""
     orientation: Literal["paper", "strict"] = "paper"
-    """Whether swapping subject and object always merges, or only where voice or relation allow it (credit.md section 2)."""
+    """Swapping subject and object always merges, or only where voice or relation allow it (credit.md section 2)."""
     linkage: Literal["leader", "components"] = "leader"
     """Clusters around a representative (the paper's f ~ f_rep, eq. 3) or connected components (credit.md section 3)."""
     similarity_threshold: Cosine | None = None
@@ -65,21 +65,21 @@ class CreditConfig(BaseModel):
     entity_threshold: Cosine | None = None
     """Smallest cosine of two subjects (objects) in stage 2; None takes the encoder's own, where it has one (ours)."""
     entities: bool = True
-    """Whether subjects and objects are compared at all in stage 2 (ours; without effect for an encoder without threshold)."""
+    """Whether subjects and objects are compared at all in stage 2 (ours; needs an entity threshold)."""
     parse_error_penalty: Weight = 0.1
     """Subtracted from the process reward of an invalid step (credit.md section 6)."""
     duplicate_search_penalty: Weight = 0.01
     """Subtracted from the process reward of a search already issued in its trajectory (credit.md section 6)."""
     premature_answer_penalty: Weight = 0.1
-    """Subtracted from the process reward of an answer given with an empty fact store (our number; credit.md section 6)."""
+    """Subtracted from the process reward of an answer with an empty fact store (our number; credit.md section 6)."""
 
     @property
     def equivalence_config(self) -> EquivalenceConfig:
-        """The part of the options that decides when two facts are equivalent."""
+        """What decides when two facts are equivalent; `encoder = "exact"` means exact equivalence."""
         from factagent.credit.equivalence import EquivalenceConfig
 
         return EquivalenceConfig(
-            equivalence=self.equivalence,
+            equivalence="exact" if self.encoder == "exact" else self.equivalence,
             orientation=self.orientation,
             similarity_threshold=self.similarity_threshold,
             relation_threshold=self.relation_threshold,
