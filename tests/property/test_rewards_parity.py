@@ -10,7 +10,25 @@ from hypothesis import strategies as st
 
 from factagent.rewards import cover_em, exact_match, f1, normalize_answer
 
-WORDS = ["a", "an", "the", "The", "yes", "no", "noanswer", "Yes.", "Obama", "New", "York", "1,000", "é", "O’Neil", "a.", "İ", "the-"]
+WORDS = [
+    "a",
+    "an",
+    "the",
+    "The",
+    "yes",
+    "no",
+    "noanswer",
+    "Yes.",
+    "Obama",
+    "New",
+    "York",
+    "1,000",
+    "é",
+    "O’Neil",
+    "a.",
+    "İ",
+    "the-",
+]
 ANSWERS = st.one_of(
     st.text(max_size=12),
     st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join),

@@ -303,5 +303,6 @@ def _kind(value: object) -> str:
 
 
 def _quote(text: str) -> str:
-    """At most 40 characters of a reply, in ASCII, for a detail."""
-    return ascii(text if len(text) <= 40 else text[:37] + "...")
+    """The start of a piece of a reply, in at most 60 ASCII characters, for a detail."""
+    quoted = ascii(text[:60])
+    return quoted if len(quoted) <= 60 and len(text) <= 60 else quoted[:57] + "..."
