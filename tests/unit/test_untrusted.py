@@ -81,7 +81,7 @@ def test_ordinary_text_keeps_every_word(text: str) -> None:
 
 @pytest.mark.parametrize("unit", ["<", "`", "<|", "</observatio", "a", "\u202e", " "])
 def test_time_is_linear(unit: str) -> None:
-    text = unit * (1_000_000 // len(unit))
+    text = unit * (200_000 // len(unit))
     start = time.perf_counter()
     quote(text, GUARDS)
     assert time.perf_counter() - start < 5.0
