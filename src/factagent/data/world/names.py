@@ -60,7 +60,7 @@ NOUNS = _words(
     "Glacier Horizon "
     "Journey Kingdom Ladder Letter Lion Market Meadow Memory Moon Morning Music Night Orchard Palace Path "
     "Pearl Pilot "
-    "Planet Prison Promise Rain Raven Road Rose Season Song Storm Stranger Thunder"
+    "Planet Prison Promise Rain Raven Road Rose Season Song Storm Stranger Thunder Willow"
 )
 PLURALS = _words(
     "Wolves Tigers Sparrows Owls Pirates Kings Queens Riders Drifters Dreamers Sailors Rebels Foxes Hawks "

@@ -49,10 +49,10 @@ def _statements(
 ) -> tuple[Triple, ...]:
     """What the page of an entity says, shuffled; its own facts always, the rest while there is room."""
     # What holds both ways and is asked for (spouses) belongs to both pages.
-    own = own + [fact for fact in incoming if _both_ways(fact)]
+    stated = own + [fact for fact in incoming if _both_ways(fact)]
     mirrored = [fact for fact in incoming if not _both_ways(fact) and rng.random() < world.config.mirrored]
-    room = max(0, 2 * SENTENCES - len(own))
-    chosen = own + rng.sample(mirrored, min(len(mirrored), room))
+    room = max(0, 2 * SENTENCES - len(stated))
+    chosen = stated + rng.sample(mirrored, min(len(mirrored), room))
     triples = [_worded(world, fact, entity, rng) for fact in chosen]
     denied = _denial(world, own, rng) if rng.random() < world.config.negated else None
     if denied is not None and len(triples) < 2 * SENTENCES:
