@@ -128,10 +128,14 @@ def _check_keys(root: type, kind: object, table: Mapping[str, Any], source: str,
 
 
 def _nearest(root: type, key: str, known: Mapping[str, object], at: tuple[str, ...]) -> str:
-    """What the author may have meant: a key of this table, else one of the same name elsewhere."""
+    """What the author may have meant: this key elsewhere, else the nearest key here, else the nearest anywhere."""
+    everywhere: dict[str, tuple[str, ...]] = {}
+    for path in _all_keys(root, ()):
+        everywhere.setdefault(path[-1], path)
+    if key in everywhere:
+        return f"did you mean '{_dotted(everywhere[key])}'?"
     if near := get_close_matches(key, known, n=1):
         return f"did you mean '{_dotted((*at, near[0]))}'?"
-    everywhere = {path[-1]: path for path in _all_keys(root, ())}
     if near := get_close_matches(key, everywhere, n=1):
         return f"did you mean '{_dotted(everywhere[near[0]])}'?"
     return f"known here are {', '.join(known)}"

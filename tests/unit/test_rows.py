@@ -157,9 +157,7 @@ def test_nested_paths(tmp_path: Path) -> None:
     path.write_text(json.dumps({"trajectories": [{"steps": []}, {"steps": [{"query": 5}]}]}))
     (group,) = read_rows(path)
     step = group.rows("trajectories")[1].rows("steps")[0]
-    with pytest.raises(
-        DataError, match=r"groups\.jsonl:1: field 'trajectories\[1\]\.steps\[0\]\.query': must be a string"
-    ):
+    with pytest.raises(DataError, match=r"groups\.jsonl:1: field 'trajectories\[1\]\.steps\[0\]\.query'"):
         step.text("query")
 
 
