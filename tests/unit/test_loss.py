@@ -282,3 +282,30 @@ def test_non_finite_names_what_is_poisoned():
 
 def test_stats_of_nothing_are_zero():
     assert set(LossStats().means().values()) == {0.0}
+
+
+def test_diagnostics_by_hand():
+    batch = make_batch(12)
+    new, old, ref, _, mask, weights, *_, entropy = batch
+    _, _, stats = run(batch, LossConfig(kl_coef=0.05, entropy_coef=0.02))
+    ratio, d = np.exp(new - old)[mask], (ref - new)[mask]
+    means = stats.means()
+    assert stats.tokens == mask.sum()
+    assert means["approx_kl"] == pytest.approx((ratio - 1 - np.log(ratio)).mean(), abs=1e-12)
+    assert means["kl_ref"] == pytest.approx((np.exp(d) - d - 1).mean(), abs=1e-12)
+    assert means["ratio_mean"] == pytest.approx(ratio.mean(), abs=1e-12)
+    assert means["entropy"] == pytest.approx(entropy[mask].mean(), abs=1e-12)
+    assert means["loss_kl"] == pytest.approx(0.05 * (weights[mask] * (np.exp(d) - d - 1)).sum(), abs=1e-12)
+    assert means["loss_entropy"] == pytest.approx(-0.02 * (weights * entropy).sum(), abs=1e-12)
+    assert means["loss"] == pytest.approx(sum(means[f"loss_{name}"] for name in ("policy", "kl", "entropy", "llds")))
+
+
+def test_no_gradient_reaches_the_old_policy_or_the_reference():
+    new, old, ref = (torch.tensor([-1.0, -2.0 + shift], requires_grad=True) for shift in (0.0, 0.3, -0.2))
+    ones = torch.ones(2)
+    config = LossConfig(kl_coef=0.1, llds_coef=0.2)
+    loss, _ = policy_loss(new, old, ref, ones, ones, ones, torch.arange(2), config)
+    loss.backward()
+    assert new.grad is not None
+    assert ref.grad is None
+    assert old.grad is None
