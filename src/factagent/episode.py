@@ -44,8 +44,11 @@ OVERLONG = "overlong"
 
 @dataclass(frozen=True, slots=True)
 class NeedsGeneration:
-    """The episode waits for the policy. `prefix` is the last generation of an `append` protocol, whose tokens the
-    policy must continue (token in, token out), and None where the prompt is made anew."""
+    """The episode waits for the policy.
+
+    `prefix` is the last generation of an `append` protocol, whose tokens the policy must continue (token in, token
+    out), and None where the prompt is made anew.
+    """
 
     messages: tuple[Message, ...]
     state: State
