@@ -194,6 +194,20 @@ def test_everything_is_synced_before_the_rename_and_the_parent_after(tmp_path, m
     assert written[-1] == "manifest.json"
 
 
+def test_files_of_a_callable_are_synced_too(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(
+        module.os, "fsync", lambda handle: synced.append(Path(f"/proc/self/fd/{handle}").readlink().name)
+    )
+
+    def write_model(directory):
+        (directory / "model.safetensors").write_bytes(b"weights")
+
+    save_checkpoint(tmp_path, 1, weights=write_model)
+    assert "model.safetensors" in synced
+    assert synced.index("model.safetensors") < synced.index("manifest.json")
+
+
 def test_a_full_disk_is_reported_by_the_system_itself(tmp_path):
     """No injection: a file-size limit makes the kernel refuse the write."""
     save(tmp_path, 1)

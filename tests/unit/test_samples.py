@@ -145,6 +145,13 @@ def test_weights_are_the_mean_over_tokens_steps_and_groups():
     assert step_weights([sample(1, 2, 0, 0.5), sample(1, 2, 1)])[0].tolist() == [1 / 8] * 2
 
 
+def test_a_step_without_loss_tokens_is_no_step():
+    good = sample(1, 3)
+    fields = {name: getattr(good, name) for name in Sample.__dataclass_fields__}
+    gap = {"step_ids": np.array([0, -1, 2]), "loss_mask": np.array([True, False, True])}
+    assert step_weights([Sample(**fields | gap)])[0].tolist() == [1 / 2, 0, 1 / 2]
+
+
 def test_appended_and_rebuilt_rows_of_the_same_steps_weigh_the_same():
     rows = step_weights([trajectory_sample(APPENDED, [1.0, 2.0], 0), *step_samples(REBUILT, [1.0, 1.0], 1)])
     assert rows[0][rows[0] > 0].tolist() == [1 / 8] * 4
