@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import tempfile
 import weakref
 from array import array
@@ -196,7 +197,7 @@ def _write_scores(documents: list[array[int]], terms: dict[str, int], directory:
     import bm25s
 
     scorer = bm25s.BM25(k1=settings.k1, b=settings.b, method=settings.method, backend="numpy", csc_backend="numpy")
-    show = len(documents) >= _SHOW_PROGRESS_FROM
+    show = len(documents) >= _SHOW_PROGRESS_FROM and sys.stderr.isatty()
     scorer.index((documents, terms), create_empty_token=False, show_progress=show)
     for name, key, kind in (
         (SCORES_NAME, "data", np.float32),
