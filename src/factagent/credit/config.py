@@ -32,8 +32,9 @@ class CreditConfig(BaseModel):
     """Beta prior of a cluster: around 1/2 (the paper, eq. 5) or around the group's baseline (credit.md section 4)."""
     prior_strength: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.5
     """epsilon; the prior weighs as much as 2 epsilon trajectories (eq. 5)."""
-    utility: Literal["relative", "contrast"] = "relative"
-    """V = P - baseline (eq. 9), or P(success | present) - P(success | absent), both with the centred prior."""
+    utility: Literal["relative", "contrast", "none"] = "relative"
+    """V = P - baseline (eq. 9); P(success | present) - P(success | absent), both with the centred prior; or 0 for every
+    cluster, which leaves the penalties as the only process reward."""
     counting: Literal["group", "leave-one-out"] = "group"
     """Count over the whole group (the paper) or, for each member, over the others (credit.md section 4)."""
     consensus: Weight = 0.0

@@ -110,7 +110,7 @@ def consensus_bonus(counts: Counts, consensus: float, centre: float) -> Floats:
 def utility(
     counts: Counts,
     *,
-    kind: Literal["relative", "contrast"],
+    kind: Literal["relative", "contrast", "none"],
     prior: Literal["symmetric", "centred"],
     strength: float,
     consensus: float = 0.0,
@@ -118,9 +118,9 @@ def utility(
 ) -> Floats:
     """V(C) by the chosen rule, plus the consensus bonus where kappa > 0; shape of `counts.support`.
 
-    Where nothing was counted (leave-one-out of a lone member) there is no evidence, and V = 0.
+    Where nothing was counted (leave-one-out of a lone member) there is no evidence, and V = 0; so with kind "none".
     """
-    if counts.size == 0:
+    if counts.size == 0 or kind == "none":
         return np.zeros_like(counts.support)
     value = relative_utility(counts, prior, strength) if kind == "relative" else contrast_utility(counts, strength)
     return value + consensus_bonus(counts, consensus, centre) if consensus else value

@@ -27,6 +27,10 @@ _REPLY = "\ue000factagent-reply\ue000"
 _BRACKETED = re.compile(r"<[^\s<>]+>|\[[A-Z_]+\]")
 """How control tokens look that a tokenizer adds without calling them special (<tool_call>, [INST])."""
 
+_OWN_MARKS = frozenset({"<think>", "</think>"})
+"""Marks of our own reply format: prompts ask for them, so they stay where a tokenizer has them as tokens. The protocols
+defuse them in every value that they quote (`protocols.untrusted`)."""
+
 
 class ChatCodec:
     """Encodes prompts and decodes replies for one tokenizer.
@@ -49,7 +53,7 @@ class ChatCodec:
         self.tokenizer = tokenizer
         added = tokenizer.added_tokens_decoder.items()
         self.control_ids = frozenset(i for i, t in added if t.special or _BRACKETED.fullmatch(t.content))
-        spelled = {t.content for i, t in added if i in self.control_ids and t.content}
+        spelled = {t.content for i, t in added if i in self.control_ids and t.content} - _OWN_MARKS
         self._control = re.compile("|".join(map(re.escape, sorted(spelled, key=lambda text: (-len(text), text)))))
         self._has_control = bool(spelled)
         # A tokenizer may look for an added token in normalised text; then the same text must be searched here.

@@ -24,7 +24,7 @@ class ModelConfig(_Table):
     """Which policy to train or evaluate."""
 
     path: str = "tiny"
-    """A Hugging Face causal-LM directory (safetensors) with tokenizer and chat template, or "tiny", the packaged one."""
+    """A Hugging Face causal-LM directory (safetensors) with tokenizer and chat template; "tiny" is the packaged one."""
     device: str = "auto"
 
 

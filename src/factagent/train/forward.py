@@ -26,11 +26,13 @@ def autocast(device: torch.device, precision: Precision) -> AbstractContextManag
 
 
 def masked_logits(model: PreTrainedModel, batch: dict[str, Tensor], precision: Precision) -> Tensor:
-    """Logits `(N, V)` in fp32 for the N tokens of `batch["loss_mask"]`, in row-major order (see `samples.collate`)."""
+    """Logits `(N, V)` in fp32 for the N tokens of `batch["loss_mask"]`, in row-major order (see `samples.collate`).
+
+    Rows are padded on the right and a causal model never looks ahead, so no attention mask is passed: the fused causal
+    kernel then applies, and what it computes at padding is not used.
+    """
     with autocast(batch["input_ids"].device, precision):
-        hidden = model.base_model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False
-        ).last_hidden_state
+        hidden = model.base_model(input_ids=batch["input_ids"], use_cache=False).last_hidden_state
         logits: Tensor = model.get_output_embeddings()(hidden[:, :-1][batch["loss_mask"]])
     return logits.float()
 

@@ -159,7 +159,7 @@ def _fit(config: RunConfig, run: RunDirectory, policy: TransformersPolicy, sampl
         start = int(restore_training_state(load_checkpoint(path), model, optimizer)["step"])
         run.truncate_to(start)
         discard_after(run.checkpoints, start)
-    total = len(batches(len(samples), config.sft, config.seed))
+    total = len(batches([sample.length for sample in samples], config.sft, config.seed))
     saved_at, last = time.perf_counter(), start
 
     def save() -> None:

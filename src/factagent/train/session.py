@@ -1,4 +1,4 @@
-"""One training process over a run directory: progress, interrupts, metrics and checkpoints, the same for SFT and GRPO."""
+"""One training process over a run directory: progress, interrupts and checkpoints, the same for SFT and GRPO."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -111,7 +111,9 @@ def model_path(path: str) -> Path:
 
 
 def load_policy(config: RunConfig, path: str | None = None) -> TransformersPolicy:
-    """Load the policy in fp32 (training arithmetic is the learner's affair), ready to sample at the run's temperature."""
+    """Load the policy in fp32 (the learner chooses its own arithmetic), ready to sample at the run's temperature."""
+    import torch
+
     rollout = config.rollout
     settings = SamplingSettings(
         temperature=rollout.temperature,
@@ -120,7 +122,8 @@ def load_policy(config: RunConfig, path: str | None = None) -> TransformersPolic
         batch_tokens=rollout.batch_tokens,
         autocast=rollout.precision == "bf16",
     )
-    return TransformersPolicy.load(model_path(path or config.model.path), device=config.model.device, settings=settings)
+    directory = model_path(path or config.model.path)
+    return TransformersPolicy.load(directory, settings, device=config.model.device, dtype=torch.float32)
 
 
 def greedy(policy: TransformersPolicy) -> TransformersPolicy:
@@ -130,7 +133,8 @@ def greedy(policy: TransformersPolicy) -> TransformersPolicy:
 
 def replace_settings(policy: TransformersPolicy, *, temperature: float) -> TransformersPolicy:
     """The same model and tokenizer at another temperature."""
-    return TransformersPolicy(policy.model, policy.tokenizer, replace(policy.settings, temperature=temperature))
+    settings = policy.settings.model_copy(update={"temperature": temperature})
+    return TransformersPolicy(policy.model, policy.tokenizer, settings)
 
 
 def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> ScriptedExpert:

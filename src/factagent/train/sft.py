@@ -32,9 +32,12 @@ if TYPE_CHECKING:
 COLLECT_BATCH = 64
 """Questions that are rolled out together while collecting."""
 
+BUCKET = 16
+"""Batches whose samples are sorted by length together."""
+
 
 def keeps(question: Question, trajectory: Trajectory, keep: str) -> bool:
-    """Whether rejection sampling keeps a trajectory; "correct" asks for a right answer, an assert, and no invalid action."""
+    """Whether rejection sampling keeps a trajectory; "correct": right answer, an assert, nothing invalid."""
     if keep == "all":
         return bool(trajectory.steps) and not trajectory.stop_reason.is_failure
     actions = [step.action for step in trajectory.steps]
@@ -83,37 +86,45 @@ def collect(
             return
 
 
-def with_tokens(trajectory: Trajectory, codec: ChatCodec) -> Trajectory:
-    """Give a trajectory written as text (a scripted policy's) the tokens that the trained policy would read and write.
+def with_tokens(trajectories: Sequence[Trajectory], codec: ChatCodec, *, append: bool) -> list[Trajectory]:
+    """Give trajectories written as text (a scripted policy's) the tokens that the trained policy would read and write.
 
-    Trajectories that have tokens keep them: what a policy sampled is never encoded again.
+    Steps that have tokens keep them: what a policy sampled is never encoded again.
     """
-    steps: list[Step] = []
-    for step, messages in zip(trajectory.steps, trajectory.messages, strict=True):
-        generation = step.generation
-        if not generation.response_ids:
-            response = codec.encode_response(generation.text)
-            generation = replace(
-                generation,
-                prompt_ids=codec.encode_prompt(messages),
-                response_ids=response,
-                logprobs=(0.0,) * len(response),
-            )
-        steps.append(replace(step, generation=generation))
-    return replace(trajectory, steps=tuple(steps))
+    flat = [(messages, step) for t in trajectories for messages, step in zip(t.messages, t.steps, strict=True)]
+    if all(step.generation.response_ids for _, step in flat):
+        return list(trajectories)
+    replies = iter(codec.encode_replies([step.generation.text for _, step in flat]))
+    prompts = iter(codec.encode_prompts([messages for messages, _ in flat]) if not append else ())
+    result: list[Trajectory] = []
+    for trajectory in trajectories:
+        steps: list[Step] = []
+        for messages, step in zip(trajectory.messages, trajectory.steps, strict=True):
+            reply = next(replies)
+            if not append:
+                prompt = next(prompts)
+            elif steps:
+                prompt = codec.encode_continuation(messages, steps[-1].generation)
+            else:
+                prompt = codec.encode_prompt(messages)
+            tokens = replace(step.generation, prompt_ids=prompt, response_ids=reply, logprobs=(0.0,) * len(reply))
+            steps.append(replace(step, generation=tokens))
+        result.append(replace(trajectory, steps=tuple(steps)))
+    return result
 
 
 def sft_samples(groups: Sequence[Group], protocol: AgentProtocol, codec: ChatCodec) -> list[Sample]:
     """The samples of kept trajectories; each token counts alike."""
+    append = protocol.context == "append"
     samples: list[Sample] = []
-    for index, group in enumerate(groups):
-        for plain in group.trajectories:
-            trajectory = with_tokens(plain, codec)
-            ones = [1.0] * len(trajectory.steps)
-            if protocol.context == "append":
-                samples.append(trajectory_sample(trajectory, ones, index))
-            else:
-                samples += step_samples(trajectory, ones, index)
+    flat = [(index, trajectory) for index, group in enumerate(groups) for trajectory in group.trajectories]
+    tokens = with_tokens([trajectory for _, trajectory in flat], codec, append=append)
+    for (index, _), trajectory in zip(flat, tokens, strict=True):
+        ones = [1.0] * len(trajectory.steps)
+        if append:
+            samples.append(trajectory_sample(trajectory, ones, index))
+        else:
+            samples += step_samples(trajectory, ones, index)
     return samples
 
 
@@ -137,12 +148,21 @@ def learning_rate(config: SftConfig, step: int, total: int) -> float:
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
 
 
-def batches(count: int, config: SftConfig, seed: int) -> list[list[int]]:
-    """The indices of each optimiser step's samples: `epochs` passes, each in an order of its own."""
+def batches(lengths: Sequence[int], config: SftConfig, seed: int) -> list[list[int]]:
+    """The indices of each optimiser step's samples: `epochs` passes, each in an order of its own.
+
+    Samples are shuffled, sorted by length within windows of `BUCKET` batches so that little is padding, and the batches
+    of a pass are shuffled again.
+    """
     result: list[list[int]] = []
     for epoch in range(config.epochs):
-        order = np.random.default_rng(seed_of((seed, "sft-order", epoch))).permutation(count)
-        result += [order[i : i + config.batch_size].tolist() for i in range(0, count, config.batch_size)]
+        generator = np.random.default_rng(seed_of((seed, "sft-order", epoch)))
+        order, window = generator.permutation(len(lengths)).tolist(), BUCKET * config.batch_size
+        order = [
+            i for at in range(0, len(order), window) for i in sorted(order[at : at + window], key=lengths.__getitem__)
+        ]
+        cut = [order[at : at + config.batch_size] for at in range(0, len(order), config.batch_size)]
+        result += [cut[i] for i in generator.permutation(len(cut))]
     return result
 
 
@@ -155,7 +175,7 @@ def fit(
     start: int = 0,
 ) -> Iterator[SftBatch]:
     """Train on the samples from optimiser step `start` on; yields after each step, when it is safe to stop."""
-    plan = batches(len(samples), config, seed)
+    plan = batches([sample.length for sample in samples], config, seed)
     device = next(model.parameters()).device
     for step in range(start, len(plan)):
         began = time.perf_counter()
