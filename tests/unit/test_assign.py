@@ -176,7 +176,8 @@ def test_a_group_without_asserts_has_no_clusters() -> None:
 
 
 def test_leave_one_out_takes_the_own_outcome_out_of_the_own_shaping() -> None:
-    # FACT in members 1-3 with success 1, 1, 0: without member 1 N=2, S=1, P=.5, baseline 1/3; without 3: N=2, S=2, P=5/6, 2/3
+    # FACT is in members 1-3, success 1, 1, 0, 0. Without member 1: N=2, S=1, P=1/2, baseline 1/3.
+    # Without member 3: N=2, S=2, P=5/6, baseline 2/3.
     result = credit(*WORKED[:3], usual("Rome", OTHER), counting="leave-one-out")
     assert result.clusters[0].utility == 0.125
     potentials = [record.steps[1].potential for record in result.trajectories[:3]]

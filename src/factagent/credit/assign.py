@@ -2,8 +2,8 @@
 
     triples -> clusters -> N, S -> P -> V -> Phi -> shaping -> process reward (+ penalties) -> advantage
 
-Pure: no files, no clock, no global; the encoder is given. The functions work on a batch of groups because
-`process_scale = "batch-std"` needs the whole batch; under the other options a group's credit depends on that group alone.
+Pure: no files, no clock, no global; the encoder is given. The unit is a batch of groups because
+`process_scale = "batch-std"` needs it; under the other options a group's credit depends on that group alone.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from factagent.credit.clustering import Clustering, cluster_facts
 from factagent.credit.config import CreditConfig
 from factagent.credit.penalties import is_premature, step_penalties
 from factagent.rewards import exact_match, f1
-from factagent.types import Group, Question, Trajectory, Triple
+from factagent.types import Fact, Group, Question, Trajectory, Triple
 
 if TYPE_CHECKING:
     from factagent.credit.encoders import Encoder
@@ -34,7 +34,7 @@ class StepCredit:
     """The ledger of one step.
 
     `potential` is Phi after the step and `shaping` its increase. `process` is the term that enters the advantage:
-    redistributed shaping plus `penalties` (negative, by name), after `process` and `process_scale` of the configuration.
+    redistributed shaping plus `penalties` (negative, by name), as `process` and `process_scale` then make of it.
     Always `advantage = outcome_advantage + process_weight * process` (eq. 14, section 4.3).
     """
 
@@ -131,10 +131,10 @@ def outcome_and_success(question: Question, trajectory: Trajectory, config: Cred
     return (overlap if config.outcome == "f1" else match), success
 
 
-def cluster_labels(trajectories: Sequence[Trajectory], clustering: Clustering) -> list[list[tuple[int, int]]]:
+def cluster_labels(facts_G: Sequence[Sequence[Fact]], clustering: Clustering) -> list[list[tuple[int, int]]]:
     """(assert step, cluster) of each fact of each trajectory, in the order of assertion."""
-    label = dict(zip(clustering.triples, (int(k) for k in clustering.labels_U), strict=True))
-    return [[(fact.assert_step, label[fact.triple]) for fact in trajectory.facts] for trajectory in trajectories]
+    label = dict(zip(clustering.triples, clustering.labels_U.tolist(), strict=True))
+    return [[(fact.assert_step, label[fact.triple]) for fact in facts] for facts in facts_G]
 
 
 def _draft(group: Group, config: CreditConfig, encoder: Encoder) -> _Draft:
@@ -145,10 +145,11 @@ def _draft(group: Group, config: CreditConfig, encoder: Encoder) -> _Draft:
     outcome_G = np.array([outcome for outcome, _ in rewards], dtype=np.float64)
     success_G = np.array([success for _, success in rewards], dtype=np.float64)
 
-    triples_G = [[fact.triple for fact in trajectory.facts] for trajectory in members]
+    facts_G = [trajectory.facts for trajectory in members]
+    triples_G = [[fact.triple for fact in facts] for facts in facts_G]
     clustering = cluster_facts(triples_G, encoder, config.equivalence_config, config.linkage)
     size = len(clustering.representatives)
-    labels_G = cluster_labels(members, clustering)
+    labels_G = cluster_labels(facts_G, clustering)
     first_GK = np.array([shaping.first_steps(labels, size) for labels in labels_G], dtype=np.int64)
     first_GK = first_GK.reshape(len(members), size)
     presence_GK = first_GK != shaping.ABSENT

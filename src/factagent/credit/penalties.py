@@ -10,7 +10,7 @@ from factagent.types import Action, Answer, Assert, Invalid, Search
 
 
 def is_premature(actions: Sequence[Action]) -> bool:
-    """Whether the trajectory answers with an empty fact store; its outcome and success are then 0 (credit.md section 6)."""
+    """Whether the trajectory answers with an empty fact store; outcome and success are then 0 (credit.md section 6)."""
     answered = any(isinstance(action, Answer) for action in actions)
     return answered and not any(isinstance(action, Assert) and action.triples for action in actions)
 

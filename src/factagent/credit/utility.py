@@ -1,7 +1,7 @@
-"""Utility of fact clusters: counts, Beta posterior, value against the group (section 4.2, eqs. 4-9; credit.md section 4).
+"""Utility of fact clusters: counts, Beta posterior, value against the group (eqs. 4-9, section 4.2; credit.md section 4).
 
-Everything is vectorised over clusters: `presence_GK[i, k]` says that trajectory i meets cluster k. Counts over the whole
-group have shape (K,); leave-one-out counts have shape (G, K), one row for each member. The formulas broadcast over both.
+Everything is vectorised over clusters: `presence_GK[i, k]` says that trajectory i meets cluster k. Counts over the
+group have shape (K,); leave-one-out counts have shape (G, K), one row a member. The formulas broadcast over both.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def contrast_utility(counts: Counts, strength: float) -> Floats:
 
 
 def consensus_bonus(counts: Counts, consensus: float, centre: float) -> Floats:
-    """kappa * (N/G - c0): what more members found independently is worth more (credit.md section 4)."""
+    """The bonus kappa * (N/G - c0): what more members found independently is worth more (credit.md section 4)."""
     return np.asarray(consensus * (counts.support / max(counts.size, 1) - centre), dtype=np.float64)
 
 
