@@ -78,6 +78,7 @@ def test_success_rules_differ_and_the_outcome_is_independent_of_them() -> None:
         record = credit(half, usual("Rome", FACT), **options).trajectories[0]
         assert (record.success, record.outcome) == (pytest.approx(success), pytest.approx(2 / 3))
     assert credit(half, success="f1", success_threshold=0.7).trajectories[0].success == 0.0
+    assert credit(half, success="f1", success_threshold=2 / 3).trajectories[0].success == 1.0
     assert credit(half, success="f1", outcome="em").trajectories[0].outcome == 0.0
 
 

@@ -95,6 +95,12 @@ def test_an_empty_group_has_baseline_zero_and_no_clusters() -> None:
     assert counts.support.shape == (0,)
 
 
+def test_utility_none_is_zero_for_every_cluster_with_or_without_consensus() -> None:
+    counts = utility.count_group(PRESENCE, SUCCESS)
+    value = utility.utility(counts, kind="none", prior="symmetric", strength=0.5, consensus=0.3)
+    assert value.tolist() == [0.0, 0.0]
+
+
 def test_interval_matches_the_beta_distribution() -> None:
     from scipy.stats import beta
 

@@ -14,6 +14,7 @@ _CENTRED: dict[str, object] = {"prior": "centred"}
 _CONTRAST: dict[str, object] = {"utility": "contrast"}
 OPTIONS: dict[str, dict[str, object]] = {
     "outcome-only": {"process_weight": 0.0},
+    "penalties only": {"utility": "none"},
     "paper": {},
     "exact-clustering": {"equivalence": "exact"},
     "no-redistribution": {"attribution": 0.0},

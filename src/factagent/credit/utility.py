@@ -1,4 +1,4 @@
-"""Utility of fact clusters: counts, Beta posterior, value against the group (eqs. 4-9, section 4.2; credit.md section 4).
+"""Utility of fact clusters: counts, Beta posterior, value against the group (section 4.2, eqs. 4-9; credit.md, 4).
 
 Everything is vectorised over clusters: `presence_GK[i, k]` says that trajectory i meets cluster k. Counts over the
 group have shape (K,); leave-one-out counts have shape (G, K), one row a member. The formulas broadcast over both.
