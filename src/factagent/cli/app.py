@@ -75,6 +75,7 @@ def build_app() -> App:
         version=__version__,
         help_format="plaintext",
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     _register(app, COMMANDS)
     for name, (summary, commands) in GROUPS.items():
@@ -103,7 +104,7 @@ def _run(arguments: Sequence[str]) -> int:
     except UnknownCommandError as error:
         return _fail(error, EXIT_USAGE, _unknown_command(error))
     except CycloptsError as error:
-        return _fail(error, EXIT_USAGE)
+        return _fail(error, EXIT_USAGE, _refused_options(error))
     except FactAgentError as error:
         return _fail(error, error.exit_code)
     except ImportError as error:
@@ -136,6 +137,17 @@ def _unknown_command(error: UnknownCommandError) -> str:
     near = get_close_matches(word, names, n=1)
     hint = f"did you mean '{near[0]}'?" if near else f"choose one of {', '.join(names)}"
     return f"unknown command '{word}'; {hint}"
+
+
+def _refused_options(error: CycloptsError) -> str | None:
+    """The message where pydantic refused options, else None; pydantic's own speaks of models and links to its site."""
+    from pydantic import ValidationError
+
+    cause = error.__cause__ or error.__context__
+    if not isinstance(cause, ValidationError):
+        return None
+    problems = [(problem, "-".join(map(str, problem["loc"])).replace("_", "-")) for problem in cause.errors()]
+    return "; ".join(f"--{option} {problem['input']}: {problem['msg']}" for problem, option in problems)
 
 
 def _missing_extra(error: ImportError) -> MissingExtraError | None:
