@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +40,10 @@ def test_every_public_name_exists(name: str) -> None:
 def test_the_lazy_table_and_the_public_names_agree() -> None:
     assert set(factagent._MODULES) <= set(factagent.__all__)
     assert sorted(factagent.__all__) == factagent.__all__
+    source = Path(factagent.__file__).read_text(encoding="utf-8")
+    checked = re.findall(r"^    from factagent\.([\w.]+) import (\(?[^()]+?\)?)\n(?=    from|\n)", source, re.MULTILINE)
+    typed = {name: module for module, names in checked for name in re.findall(r"\w+", names)}
+    assert typed == {name: factagent._MODULES.get(name, "types") for name in factagent.__all__ if name != "__version__"}
 
 
 def test_unknown_names_are_refused() -> None:
