@@ -143,6 +143,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "small")
 
 
+@pytest.fixture(autouse=True)
+def quick_figure(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes seconds: only the tests about the figure and the whole command draw it."""
+    drawn = {"test_same_files_same_page", "test_cli_writes_the_file", "test_a_run_that_has_just_begun_is_reported"}
+    if request.node.name not in drawn:
+        monkeypatch.setattr("factagent.analysis.report.curves_uri", lambda runs: "data:image/svg+xml;base64,")
+
+
 class Page(HTMLParser):
     """Elements, attributes and text of a page, and whether its tags nest."""
 
@@ -257,7 +265,7 @@ def test_two_runs_are_overlaid_and_differences_marked(run: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_text_stays_text(tmp_path: Path, hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_text_stays_text(tmp_path: Path, hostile: str) -> None:
     """The same text as question, passage, query, fact, summary, answer, run name and configuration."""
 
     run = RunDirectory.create(tmp_path / "run", f"name = {toml(hostile)}\nseed = 0\n[model]\npath = {toml(hostile)}\n")

@@ -61,7 +61,7 @@ PANELS = (
     Panel("entropy", "Entropy per token (nats)"),
     Panel("kl_ref", "KL to the reference per token (nats)"),
     Panel("loss", "Loss"),
-    Panel("seconds.total", "Seconds per step, by phase"),
+    Panel("seconds.total", "Seconds per step"),
 )
 PHASES = ("rollout", "credit", "learn", "eval", "write")
 _PHASE_COLOURS = ("#7c9cc0", "#d9b36c", "#8fbf9f", "#c9a0c0", "#b5b5b5")
@@ -107,9 +107,10 @@ def curves_uri(runs: Sequence[RunView]) -> str | None:
 def _draw(axes: Axes, panel: Panel, runs: Sequence[RunView]) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_title(panel.title)
+    by_phase = panel.key == "seconds.total" and len(runs) == 1
+    axes.set_title(f"{panel.title}, by phase" if by_phase else panel.title)
     axes.grid(axis="y")
-    if panel.key == "seconds.total" and len(runs) == 1:
+    if by_phase:
         _stack_phases(axes, runs[0])
     else:
         for number, run in enumerate(runs):

@@ -197,7 +197,11 @@ def _score_line(row: ScoreRow, *, first: bool) -> Html:
         tag("th", row.label, scope="row"),
         tag("td", "" if row.questions is None else f"{row.questions:,}", class_="number"),
         [tag("td", _percent(score), class_="number") for score in (row.before, row.after)],
-        tag("td", "–" if change is None else f"{change:+.1f}", class_="number strong"),
+        tag(
+            "td",
+            "–" if change is None else "0.0" if abs(change) < 0.05 else f"{change:+.1f}".replace("-", "−"),
+            class_="number strong",
+        ),
         tag("td", _dumbbell(row)),
         class_="all" if row.kind == "all" else "first" if first else None,
     )
