@@ -7,7 +7,7 @@
     │   └── CorruptError      65  a file whose hash or size differs from its manifest
     ├── ServiceError          69  a server or a needed component is not there
     │   └── MissingExtraError 69  an optional dependency is not installed
-    └── TryAgainError         75  a passing state: run locked, training stopped by an alarm, service overloaded
+    └── TryAgainError         75  a passing state: training stopped by an alarm, service overloaded
 """
 
 from __future__ import annotations

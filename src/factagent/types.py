@@ -118,7 +118,7 @@ class Generation:
     """What a policy produced for one request: token in, token out.
 
     `prompt_ids` are the tokens the policy read, `response_ids` those it sampled and `logprobs` (nats, same length as
-    `response_ids`) their log-probabilities under the sampling distribution at temperature 1. They are empty for
+    `response_ids`) their log-probabilities under the sampling distribution (logits / temperature). They are empty for
     policies without tokens (scripted, endpoints). `finish_reason` is "stop" (the end token was sampled) or "length".
     """
 

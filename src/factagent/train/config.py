@@ -137,6 +137,10 @@ class SftConfig(_Table):
     warmup_ratio: float = Field(default=0.05, ge=0, le=1)
     epochs: int = Field(default=2, ge=1)
     weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    prompt_loss_weight: float = Field(default=0.0, ge=0)
+    """Weight of a prompt token's loss beside a response token's 1. Fine-tuning leaves it at 0; a model that starts from
+    random weights learns to copy much sooner when it predicts the prompts too."""
     precision: Precision = "bf16"
 
 

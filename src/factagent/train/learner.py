@@ -65,12 +65,16 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         total, norms, skipped = LossStats(), [], 0
-        for indices in mini_batches(samples, self.config.updates_per_batch):
+        parts = mini_batches(samples, self.config.updates_per_batch)
+        for indices in parts:
             stats, norm = self._optimise([samples[i] for i in indices])
             total += stats
             norms += [norm] if norm is not None else []
             skipped += norm is None
-        metrics = total.means() | {"grad_norm": sum(norms) / max(1, len(norms)), "learning_rate": rate}
+        means = total.means()
+        # The parts of the loss are sums over optimiser steps; the figure to log is the mean of a step's loss.
+        means |= {name: value / max(1, len(parts)) for name, value in means.items() if name.startswith("loss")}
+        metrics = means | {"grad_norm": sum(norms) / max(1, len(norms)), "learning_rate": rate}
         return UpdateReport(metrics, skipped)
 
     def _optimise(self, samples: list[Sample]) -> tuple[LossStats, float | None]:
@@ -82,7 +86,8 @@ class Learner:
             batch = collate([samples[i] for i in indices], [weights[i] for i in indices])
             total += self._backward({name: tensor.to(self.device) for name, tensor in batch.items()}, n_loss_tokens)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
-        if non_finite([("grad_norm", norm)]):
+        # A NaN can hide from the gradient (clamps and minima drop it), so the loss is looked at too.
+        if non_finite([("grad_norm", norm), ("loss", torch.tensor(total.means()["loss"]))]):
             self.optimizer.zero_grad(set_to_none=True)
             return total, None
         self.optimizer.step()

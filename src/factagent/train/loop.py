@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from factagent.credit.assign import GroupCredit, assign_credit
-from factagent.credit.encoders import Encoder, load_encoder
+from factagent.credit.encoders import Encoder
 from factagent.errors import TryAgainError
 from factagent.evaluation.runner import evaluate, score, summarise
 from factagent.policies.base import seed_of
@@ -92,7 +92,7 @@ class Trainer:
         self.policy = policy
         self.data = data
         self.protocol = protocol_of(config.rollout)
-        self.encoder: Encoder = load_encoder(config.credit.encoder)
+        self.encoder: Encoder = config.credit.load_encoder()
         self.learner = Learner(
             policy.model, config.learner, config.rollout.temperature, reference.model if reference else None
         )
@@ -100,6 +100,7 @@ class Trainer:
         self.best = (-1.0, 0)
         self.non_finite = 0
         self.parse_errors: deque[float] = deque(maxlen=config.alarms.parse_error_steps)
+        self.resumed_from = None if checkpoint is None else checkpoint.step
         if checkpoint is not None:
             self._restore(checkpoint)
 
@@ -113,7 +114,7 @@ class Trainer:
         config = self.config
         with Interrupt().handled() as interrupt, make_progress() as progress:
             bar = progress.add_task(config.name, total=steps, completed=self.step, figures="")
-            if self.step == 0 and config.schedule.eval_every:
+            if self.step == 0 and self.resumed_from is None and config.schedule.eval_every:
                 clock = StepClock()
                 with clock.phase("eval"):
                     report = self.evaluate_dev()
@@ -123,7 +124,7 @@ class Trainer:
                 row = self.run_step()
                 progress.update(bar, completed=self.step, figures=_figures(row))
                 alarm = self._alarm()
-                due = self.step % config.schedule.checkpoint_every == 0 or self.step == steps
+                due = self.step % config.schedule.checkpoint_every == 0 or self.step in (steps, self.best[1])
                 if due or alarm or interrupt.requested:
                     self.save()
                 if alarm and not config.alarms.ignore:

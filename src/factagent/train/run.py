@@ -153,7 +153,10 @@ def _collect_once(config: RunConfig, run: RunDirectory, policy: TransformersPoli
 
 def _fit(config: RunConfig, run: RunDirectory, policy: TransformersPolicy, samples: list[Any]) -> Path:
     model = policy.model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.sft.learning_rate, weight_decay=config.sft.weight_decay)
+    sft = config.sft
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=sft.learning_rate, betas=sft.betas, weight_decay=sft.weight_decay
+    )
     path, start = latest(run.checkpoints), 0
     if path is not None:
         start = int(restore_training_state(load_checkpoint(path), model, optimizer)["step"])

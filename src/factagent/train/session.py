@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from factagent.errors import DataError
 from factagent.train.checkpoint import Checkpoint, save_checkpoint
 from factagent.train.random_states import random_states, restore_random_states
 
@@ -102,7 +103,7 @@ def restore_training_state(
             if source is None and name == "lm_head.weight" and model.config.tie_word_embeddings:
                 continue
             if source is None:
-                raise KeyError(f"{checkpoint.path}: no tensor '{name}'")
+                raise DataError(f"{checkpoint.path}: no tensor '{name}'; the checkpoint belongs to another model")
             tensor.copy_(source)
     checkpoint.restore_optimizer(optimizer)
     restore_random_states(checkpoint.state["random"])

@@ -149,7 +149,9 @@ def prepare_process(threads: int) -> None:
     mapping them again and again costs about half of its time. Linux with glibc only; elsewhere nothing is set.
     """
     import torch
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -22,7 +22,7 @@ from factagent.retrieval.base import Retriever
 from factagent.rewards import exact_match
 from factagent.rollout import RolloutSettings, sample_groups
 from factagent.train.config import SftConfig
-from factagent.train.forward import masked_logits, token_logprobs
+from factagent.train.forward import masked_logits
 from factagent.train.samples import Sample, collate, step_samples, trajectory_sample
 from factagent.types import Assert, Group, Invalid, Question, Step, Trajectory
 
@@ -134,7 +134,7 @@ class SftBatch:
 
     step: int
     loss: float
-    """Mean negative log-likelihood of the response tokens, nats."""
+    """Mean negative log-likelihood, nats; of the response tokens alone where `prompt_loss_weight` is 0."""
     learning_rate: float
     tokens: int
     seconds: float
@@ -185,9 +185,18 @@ def fit(
         rows = [samples[i] for i in plan[step]]
         batch = {name: tensor.to(device) for name, tensor in collate(rows).items()}
         optimizer.zero_grad(set_to_none=True)
-        logprobs, _ = token_logprobs(masked_logits(model, batch, config.precision), batch, 1.0)
-        loss = -logprobs.mean()
+        loss, tokens = _loss(model, batch, config)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        yield SftBatch(step + 1, float(loss), rate, len(logprobs), time.perf_counter() - began)
+        yield SftBatch(step + 1, float(loss.detach()), rate, tokens, time.perf_counter() - began)
+
+
+def _loss(model: PreTrainedModel, batch: dict[str, torch.Tensor], config: SftConfig) -> tuple[torch.Tensor, int]:
+    """Weighted mean negative log-likelihood, and the number of response tokens."""
+    response = batch["loss_mask"]
+    shown = batch["attention_mask"][:, 1:].bool() if config.prompt_loss_weight > 0 else response
+    logits = masked_logits(model, batch | {"loss_mask": shown}, config.precision)
+    losses = torch.nn.functional.cross_entropy(logits, batch["targets"][shown], reduction="none")
+    weights = torch.where(response[shown], 1.0, config.prompt_loss_weight)
+    return (weights * losses).sum() / weights.sum(), int(response.sum())
