@@ -7,12 +7,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TORCH := torch==2.13.0
+DEMO := runs/demo
 
 .PHONY: demo test lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
-	$(BIN)/factagent demo --out runs/demo
+	@if [ -f $(DEMO)/config.toml ]; then $(BIN)/factagent train --resume $(DEMO) > /dev/null; \
+	else $(BIN)/factagent train --config configs/demo.toml --out $(DEMO) > /dev/null; fi
+	@echo "summary: $(DEMO)/summary.json"
+	@$(BIN)/factagent report $(DEMO) --out $(DEMO)/report.html
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 10

@@ -1,13 +1,13 @@
 """The error tree. Each error names what was wrong, the value, and what to do next; each maps to an exit code.
 
-    FactAgentError            70  (a defect of ours if it escapes as is)
-    ├── UsageError             2  wrong flags or configuration
-    │   └── ConfigError        2  a key of the configuration, with its path
-    ├── DataError             65  a malformed row or file, with file, line and field
-    │   └── CorruptError      65  a file whose hash or size differs from its manifest
-    ├── ServiceError          69  a server or a needed component is not there
-    │   └── MissingExtraError 69  an optional dependency is not installed
-    └── TryAgainError         75  a passing state: training stopped by an alarm, service overloaded
+FactAgentError            70  (a defect of ours if it escapes as is)
+├── UsageError             2  wrong flags or configuration
+│   └── ConfigError        2  a key of the configuration, with its path
+├── DataError             65  a malformed row or file, with file, line and field
+│   └── CorruptError      65  a file whose hash or size differs from its manifest
+├── ServiceError          69  a server or a needed component is not there
+│   └── MissingExtraError 69  an optional dependency is not installed
+└── TryAgainError         75  a passing state: training stopped by an alarm, service overloaded
 """
 
 from __future__ import annotations

@@ -27,7 +27,6 @@ EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
-    "demo": ("demo:demo", "Train a small agent in the built-in world and report what it learned."),
     "train": ("train:train", "Train a policy with reinforcement learning, or resume a run."),
     "sft": ("sft:sft", "Cold-start a policy on correct trajectories."),
     "eval": ("evaluate:evaluate", "Evaluate a policy on a set of questions."),
