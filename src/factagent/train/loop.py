@@ -127,7 +127,7 @@ class Trainer:
                 due = self.step % config.schedule.checkpoint_every == 0 or self.step in (steps, self.best[1])
                 if due or alarm or interrupt.requested:
                     self.save()
-                if alarm and not config.alarms.ignore:
+                if alarm:
                     raise TryAgainError(f"{self.run.path}: {alarm}; stopped with a checkpoint at step {self.step}")
                 if interrupt.requested and self.step < steps:
                     raise KeyboardInterrupt
@@ -216,6 +216,8 @@ class Trainer:
     def _alarm(self) -> str | None:
         """Why the run must stop, if it must (reliability.md R5)."""
         alarms, rates = self.config.alarms, self.parse_errors
+        if alarms.ignore:
+            return None
         if self.non_finite >= alarms.non_finite_steps:
             return f"loss or gradients were not finite for {self.non_finite} steps in a row; lower the learning rate"
         if len(rates) == alarms.parse_error_steps and min(rates) > alarms.parse_error_rate:

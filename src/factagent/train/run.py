@@ -79,7 +79,7 @@ def summarise_run(run: RunDirectory, after: dict[str, Any] | None) -> dict[str, 
         "train_prompt_tokens": sum(row["prompt_tokens"] for row in trained),
         "train_response_tokens": sum(row["response_tokens"] for row in trained),
     }
-    if before is None or after is None:
+    if not before or not after or not before["n"] or not after["n"]:
         return summary
     summary |= {
         "em_before": before["em"],
