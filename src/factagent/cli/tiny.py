@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from factagent.configuration import load_config
+from factagent.errors import UsageError
 from factagent.rows import write_row
 
 
@@ -32,11 +33,18 @@ def build(
         intermediate_size: Width of its feed-forward part.
         set_: Override a key of the configuration. Repeatable.
     """
+    from pydantic import ValidationError
+
     from factagent.train.config import RunConfig
     from factagent.train.tiny import TinyConfig
     from factagent.train.tiny_build import build_tiny
 
-    size = TinyConfig(hidden_size=hidden_size, layers=layers, heads=heads, intermediate_size=intermediate_size)
+    try:
+        size = TinyConfig(hidden_size=hidden_size, layers=layers, heads=heads, intermediate_size=intermediate_size)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        option = str(problem["loc"][0]).replace("_", "-")
+        raise UsageError(f"--{option} {problem['input']} is refused: {problem['msg'].lower()}") from error
     command = f"factagent tiny build --config {config} --out {out} --hidden-size {hidden_size} --layers {layers}"
     command += f" --heads {heads} --intermediate-size {intermediate_size}"
     policy = build_tiny(load_config(RunConfig, config, set_), size, out, command + "".join(f" --set {s}" for s in set_))

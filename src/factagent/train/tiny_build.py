@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from factagent import __version__
+from factagent.configuration import load_config
 from factagent.data.corpus import read_facts, read_passages
 from factagent.data.dataset import read_questions
 from factagent.data.formats import sha256_of
@@ -31,7 +32,8 @@ def build_tiny(config: RunConfig, size: TinyConfig, out: Path, command: str) -> 
     `out/init` holds the untrained model and `out/sft` the cold start; an interrupted build goes on where it stopped.
 
     Raises:
-        UsageError: the policy is there already, or the configuration has no passages to take words from.
+        UsageError: the policy is there already, the build was begun with another configuration, or the configuration
+            has no passages to take words from.
     """
     policy = out / "policy"
     if policy.exists():
@@ -41,7 +43,10 @@ def build_tiny(config: RunConfig, size: TinyConfig, out: Path, command: str) -> 
         _initialise(config, size, initial)
     resolved = config.model_copy(update={"model": config.model.model_copy(update={"path": str(initial)})})
     sft = out / "sft"
-    checkpoint = resume_sft(sft) if (sft / "config.toml").exists() else start_sft(resolved, sft)
+    begun = sft / "config.toml"
+    if begun.exists() and load_config(RunConfig, begun) != resolved:
+        raise UsageError(f"{sft} was begun with another configuration; choose another --out, or delete it")
+    checkpoint = resume_sft(sft) if begun.exists() else start_sft(resolved, sft)
     policy.mkdir(parents=True)
     for name in (*MODEL_FILES, CHAT_TEMPLATE):
         if (checkpoint / name).exists():
