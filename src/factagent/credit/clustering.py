@@ -21,8 +21,10 @@ Linkage = Literal["leader", "components"]
 class Clustering:
     """The clusters of a group.
 
-    `triples` are the distinct triples in canonical order: most trajectories first, then normalised text. `labels_U` gives the
-    cluster of each, clusters numbered by first appearance; `representatives` holds one index into `triples` per cluster,
+    `triples` are the distinct triples in canonical order: most trajectories first, then normalised text.
+    `labels_U` gives the
+    cluster of each, clusters numbered by first appearance; `representatives` holds one index into `triples`
+    per cluster,
     the first of its members.
     """
 
@@ -39,8 +41,10 @@ def cluster_facts(
 ) -> Clustering:
     """Cluster the facts of one group; one sequence of triples per trajectory.
 
-    "leader": each fact, in canonical order, joins the first cluster whose representative it is equivalent to, else opens
-    one (C_k = {f : f ~ f_rep}, section 3). "components": connected components of the equivalence graph. Neither depends on the order of
+    "leader": each fact, in canonical order, joins the first cluster whose representative it is equivalent to,
+    else opens
+    one (C_k = {f : f ~ f_rep}, section 3). "components": connected components of the equivalence graph.
+    Neither depends on the order of
     the trajectories or of their facts.
     """
     triples = canonical_order(triples_G)

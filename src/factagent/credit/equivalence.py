@@ -1,6 +1,7 @@
 """Are two facts the same? The two-stage test of the paper (section 3, appendix on clustering; credit.md section 2).
 
-`compare` is the readable reference and says which rule decided. `equivalence_matrix` gives the same verdicts for all pairs of a
+`compare` is the readable reference and says which rule decided. `equivalence_matrix` gives the same verdicts
+for all pairs of a
 list at once. Equivalence is reflexive, symmetric, and unchanged when both triples are swapped; it is not transitive.
 """
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factagent.credit.encoders import Encoder
-from factagent.credit.entities import entity_keys, normalise_text, same_name
+from factagent.credit.entities import different_name, entity_keys, normalise_text, same_name
 from factagent.credit.matcher import matcher_for
 from factagent.credit.relations import match_relations
 from factagent.credit.rules import (
@@ -26,6 +27,7 @@ from factagent.credit.rules import (
     swapped,
     triple_signature,
 )
+from factagent.credit.thresholds import Thresholds
 from factagent.errors import FactAgentError
 from factagent.types import Triple
 
@@ -38,7 +40,8 @@ Configuration = Literal["original", "swapped"]
 class Verdict:
     """Whether two facts are equivalent, and why.
 
-    `similarity` is the cosine in the deciding configuration (the larger of both where none passed); `reason` is the rule that
+    `similarity` is the cosine in the deciding configuration (the larger of both where none passed); `reason`
+    is the rule that
     decided: "exact", "relation-surface" or "relation-embedding" for a merge; "negation", "numbers", "quantities",
     "qualifiers", "similarity", "entities", "orientation", "relation" or "text" for a refusal.
     """
@@ -49,31 +52,59 @@ class Verdict:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One configuration of a pair: the cosine of the triples and what the rules of stage 2 found.
+
+    `oriented` is False where the direction of relation or names refuses the configuration. `names` is the
+    smaller cosine of
+    the names (None: not compared), `relation` the cosine of the relations (None: it may not decide).
+    """
+
+    configuration: Configuration
+    similarity: float
+    oriented: bool
+    names: float | None
+    surface: bool
+    relation: float | None
+
+    def judge(self, thresholds: Thresholds) -> tuple[bool, str]:
+        """(passed, rule that decided) under the thresholds, all inclusive."""
+        if not self.oriented:
+            return False, "orientation"
+        if self.similarity + TOLERANCE < thresholds.similarity:
+            return False, "similarity"
+        if thresholds.entity is not None and self.names is not None and self.names + TOLERANCE < thresholds.entity:
+            return False, "entities"
+        if self.surface:
+            return True, "relation-surface"
+        if self.relation is None:
+            return False, "relation"
+        return self.relation + TOLERANCE >= thresholds.relation, "relation-embedding"
+
+
 def compare(a: Triple, b: Triple, encoder: Encoder, config: EquivalenceConfig) -> Verdict:
     """Judge one pair (credit.md section 2): stage 1 cosine, stage 2 rules, original configuration first.
 
-    The cosine of the original configuration is the larger of (a, b) and (swap a, swap b), that of the swapped one the larger
+    The cosine of the original configuration is the larger of (a, b) and (swap a, swap b), that of the swapped
+    one the larger
     of (a, swap b) and (swap a, b): so the verdict depends neither on the order of the pair nor on which one is swapped.
     """
     conflict = signature_conflict(triple_signature(a), triple_signature(b))
     if config.equivalence == "exact":
         return _compare_exact(a, b, conflict, config)
-    x = encoder.encode([a.text, swapped(a).text, b.text, swapped(b).text]).astype(np.float64)
-    cosine = {"original": max(x[0] @ x[2], x[1] @ x[3]), "swapped": max(x[0] @ x[3], x[1] @ x[2])}
-    highest = float(max(cosine.values()))
+    found = evidence(a, b, encoder, config)
+    highest = max(one.similarity for one in found)
     if conflict is not None:
         return Verdict(False, highest, None, conflict)
-    refusals: list[tuple[float, str]] = []
-    configurations: tuple[Configuration, Configuration] = ("original", "swapped")
-    for configuration in configurations:
-        similarity = float(cosine[configuration])
-        passed, reason = _stage_two(a, b, configuration, encoder, config)
-        if similarity + TOLERANCE < config.thresholds(encoder).similarity:
-            passed, reason = False, "similarity"
+    thresholds = config.thresholds(encoder)
+    refusals: list[tuple[bool, float, str]] = []
+    for one in found:
+        passed, reason = one.judge(thresholds)
         if passed:
-            return Verdict(True, similarity, configuration, reason)
-        refusals.append((similarity, reason))
-    return Verdict(False, highest, None, max(refusals, key=lambda refusal: (refusal[1] != "similarity", refusal[0]))[1])
+            return Verdict(True, one.similarity, one.configuration, reason)
+        refusals.append((reason != "similarity", one.similarity, reason))
+    return Verdict(False, highest, None, max(refusals)[2])
 
 
 def compare_all(
@@ -107,34 +138,51 @@ def _compare_chunk(
         yield compare(a, b, encoder, config)
 
 
-def _stage_two(
-    a: Triple, b: Triple, configuration: Configuration, encoder: Encoder, config: EquivalenceConfig
-) -> tuple[bool, str]:
-    """The rules that depend on the configuration: names, orientation, relation. Returns (passed, rule that decided)."""
-    original = configuration == "original"
-    other = b if original else swapped(b)
-    thresholds = config.thresholds(encoder)
-    straight, crosswise = stand_straight(a, b), stand_crosswise(a, b)
-    if config.orientation == "strict" and straight != crosswise and crosswise == original:
-        return False, "orientation"
-    if thresholds.entity is not None and not _same_entities(a, other, encoder, thresholds.entity):
-        return False, "entities"
+def evidence(a: Triple, b: Triple, encoder: Encoder, config: EquivalenceConfig) -> tuple[Evidence, Evidence]:
+    """What speaks for the original and for the swapped configuration, before any threshold."""
     match = match_relations(*sorted((a.relation, b.relation)), config.orientation)
-    if match.original if original else match.swapped:
-        return True, "relation-surface"
-    if not (match.original_by_cosine if original else match.swapped_by_cosine):
-        return False, "relation" if match.original == match.swapped else "orientation"
-    x = encoder.encode([a.relation, b.relation]).astype(np.float64)
-    return bool(x[0] @ x[1] + TOLERANCE >= thresholds.relation), "relation-embedding"
+    x = encoder.encode([a.text, swapped(a).text, b.text, swapped(b).text]).astype(np.float64)
+    straight, crosswise = stand_straight(a, b), stand_crosswise(a, b)
+    strict, compare_names = config.orientation == "strict", config.thresholds(encoder).entity is not None
+    relation = None
+    if match.original_by_cosine or match.swapped_by_cosine:
+        relation = _cosine(a.relation, b.relation, encoder)
+    original = Evidence(
+        "original",
+        float(max(x[0] @ x[2], x[1] @ x[3])),
+        not (strict and crosswise and not straight) and not (strict and match.swapped and not match.original),
+        _names(a, b, encoder) if compare_names else None,
+        match.original,
+        relation if match.original_by_cosine else None,
+    )
+    flipped = Evidence(
+        "swapped",
+        float(max(x[0] @ x[3], x[1] @ x[2])),
+        not (strict and straight and not crosswise) and not (strict and match.original and not match.swapped),
+        _names(a, swapped(b), encoder) if compare_names else None,
+        match.swapped,
+        relation if match.swapped_by_cosine else None,
+    )
+    return original, flipped
 
 
-def _same_entities(a: Triple, b: Triple, encoder: Encoder, threshold: float) -> bool:
-    for name_a, name_b in ((a.subject, b.subject), (a.object, b.object)):
-        if not same_name(entity_keys(name_a), entity_keys(name_b)):
-            x = encoder.encode([name_a, name_b]).astype(np.float64)
-            if x[0] @ x[1] + TOLERANCE < threshold:
-                return False
-    return True
+def _names(a: Triple, b: Triple, encoder: Encoder) -> float:
+    """The smaller likeness of subject with subject and object with object: 1 or -1 where the keys decide, else
+    the cosine.
+    """
+    return min(_likeness(a.subject, b.subject, encoder), _likeness(a.object, b.object, encoder))
+
+
+def _likeness(a: str, b: str, encoder: Encoder) -> float:
+    keys_a, keys_b = entity_keys(a), entity_keys(b)
+    if same_name(keys_a, keys_b):
+        return 1.0
+    return -1.0 if different_name(keys_a, keys_b) else _cosine(a, b, encoder)
+
+
+def _cosine(a: str, b: str, encoder: Encoder) -> float:
+    x = encoder.encode([a, b]).astype(np.float64)
+    return float(x[0] @ x[1])
 
 
 def _compare_exact(a: Triple, b: Triple, conflict: str | None, config: EquivalenceConfig) -> Verdict:

@@ -1,6 +1,7 @@
 """Equivalence of many facts at once: `equivalence.compare` for all pairs of a group, with everything repeated kept.
 
-Triples, names and relations are interned as rows of tables that stay from group to group (bounded). The rules that need no
+Triples, names and relations are interned as rows of tables that stay from group to group (bounded). The rules
+that need no
 encoder come first, as comparisons of codes; only facts that still have a partner are encoded at all, and one
 matrix product gives the cosines of both configurations.
 """
@@ -25,6 +26,7 @@ MAX_RELATIONS = 2_048
 _UNKNOWN = 255
 _ORIGINAL, _SWAPPED = 1, 2
 Pairs = NDArray[np.intp]
+_Keys = tuple[NDArray[np.bool_], NDArray[np.bool_]]
 
 
 class _Codes:
@@ -64,7 +66,8 @@ class _Vectors:
         self._known[missing] = True
 
     def __getitem__(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        assert self._rows is not None
+        if self._rows is None:
+            raise IndexError("no row was filled yet")
         return self._rows[rows]
 
 
@@ -85,8 +88,8 @@ class Matcher:
         self._names("")
         self._relations: dict[str, int] = {}
         self._entities: dict[str, int] = {}
-        self._name_keys: list[tuple[int, int, int]] = []
-        self._keys = np.zeros((0, 3), dtype=np.int64)
+        self._name_keys: list[tuple[int, ...]] = []
+        self._keys = np.zeros((0, 5), dtype=np.int64)
         self._matches = np.zeros((0, 0), dtype=np.uint8)
         self._triple_vectors, self._relation_vectors = _Vectors(self.encoder), _Vectors(self.encoder)
         self._entity_vectors = _Vectors(self.encoder)
@@ -157,12 +160,20 @@ class Matcher:
             keys = entity_keys(name)
             # an absent acronym must never equal a name, nor another absent one
             self._name_keys.append(
-                (self._names(keys.name), self._names(keys.acronym) or -1, self._names(keys.initialled) or -1)
+                (
+                    self._names(keys.name),
+                    self._names(keys.acronym) or -1,
+                    self._names(keys.initialled) or -1,
+                    self._names(keys.distinguishing),
+                    self._names(keys.bracket),
+                )
             )
         return self._entities[name]
 
     def _candidates(self, rows: NDArray[np.intp]) -> tuple[Pairs, Pairs, NDArray[np.uint8]]:
-        """Pairs (first < second) that every rule without a cosine of triples leaves open, and the configurations they may pass in."""
+        """Pairs (first < second) that every rule without a cosine of triples leaves open, and the
+        configurations they may pass in.
+        """
         signature, units, relation, subject, obj, text, reverse = self._table[rows].T
         open_pairs = signature[:, None] == signature
         if units.any():
@@ -221,7 +232,7 @@ class Matcher:
         """Clear the configurations that the names of subject and object refuse."""
         straight_s, straight_o = self._same_name(s_a, s_b), self._same_name(o_a, o_b)
         cross_s, cross_o = self._same_name(s_a, o_b), self._same_name(o_a, s_b)
-        straight, crosswise = straight_s & straight_o, cross_s & cross_o
+        straight, crosswise = straight_s[0] & straight_o[0], cross_s[0] & cross_o[0]
         refused = np.zeros_like(allowed)
         if self.config.orientation == "strict":
             refused |= np.where(crosswise & ~straight, _ORIGINAL, 0).astype(np.uint8)
@@ -233,7 +244,7 @@ class Matcher:
                 (_ORIGINAL, straight_s, straight_o, s_b, o_b),
                 (_SWAPPED, cross_s, cross_o, o_b, s_b),
             ):
-                doubtful = np.flatnonzero((allowed & bit > 0) & ~(same_s & same_o))
+                doubtful = np.flatnonzero(((allowed & bit) > 0) & ~(same_s[0] & same_o[0]))
                 if len(doubtful):
                     close = self._close(s_a, other_s, same_s, doubtful, threshold) & self._close(
                         o_a, other_o, same_o, doubtful, threshold
@@ -241,25 +252,21 @@ class Matcher:
                     allowed[doubtful[~close]] &= ~np.uint8(bit)
         return allowed
 
-    def _same_name(self, a: Pairs, b: Pairs) -> NDArray[np.bool_]:
-        """`entities.same_name` for pairs of entity rows."""
-        name_a, acronym_a, initialled_a = self._keys[a].T
-        name_b, acronym_b, initialled_b = self._keys[b].T
-        same: NDArray[np.bool_] = (
-            (name_a == name_b)
-            | (name_a == acronym_b)
-            | (name_a == initialled_b)
-            | (name_b == acronym_a)
-            | (name_b == initialled_a)
-        )
-        return same
+    def _same_name(self, a: Pairs, b: Pairs) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """`entities.same_name` and `entities.different_name` for pairs of entity rows."""
+        name_a, acronym_a, initialled_a, distinguishing_a, bracket_a = self._keys[a].T
+        name_b, acronym_b, initialled_b, distinguishing_b, bracket_b = self._keys[b].T
+        same: NDArray[np.bool_] = name_a == name_b
+        same |= (name_a == acronym_b) | (name_a == initialled_b) | (name_b == acronym_a) | (name_b == initialled_a)
+        other_bracket = (bracket_a != bracket_b) & (bracket_a > 0) & (bracket_b > 0)
+        same &= ~other_bracket
+        return same, other_bracket | ((distinguishing_a != distinguishing_b) & ~same)
 
-    def _close(
-        self, a: Pairs, b: Pairs, same: NDArray[np.bool_], doubtful: Pairs, threshold: float
-    ) -> NDArray[np.bool_]:
+    def _close(self, a: Pairs, b: Pairs, keys: _Keys, doubtful: Pairs, threshold: float) -> NDArray[np.bool_]:
         """(len(doubtful),) names that are the same by their keys or by their cosine."""
-        close = same[doubtful].copy()
-        asked = np.flatnonzero(~close)
+        same, different = keys
+        close: NDArray[np.bool_] = same[doubtful].copy()
+        asked = np.flatnonzero(~close & ~different[doubtful])
         if len(asked):
             rows_a, rows_b = a[doubtful[asked]], b[doubtful[asked]]
             self._entity_vectors.fill([*rows_a.tolist(), *rows_b.tolist()])
@@ -299,7 +306,9 @@ def _kept_matcher(encoder: Encoder, config: EquivalenceConfig, thresholds: objec
 
 
 def matcher_for(encoder: Encoder, config: EquivalenceConfig) -> Matcher:
-    """The matcher of an encoder and a configuration; kept between calls, so that a later group finds what an earlier one read."""
+    """The matcher of an encoder and a configuration; kept between calls, so that a later group finds what an
+    earlier one read.
+    """
     if isinstance(encoder, Hashable):
         return _kept_matcher(encoder, config, config.thresholds(encoder))
     return Matcher(encoder, config)

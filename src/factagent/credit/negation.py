@@ -1,4 +1,6 @@
-"""Negation and role qualifiers: words that turn a relation into another one, read word by word (credit.md section 2)."""
+"""Negation and role qualifiers: words that turn a relation into another one, read word by word (credit.md
+section 2).
+"""
 
 from __future__ import annotations
 
@@ -10,32 +12,45 @@ from factagent.credit.wordlists import words
 _WORD = re.compile(r"[^\W_]+(?:'[^\W\d_]+)?")
 _CUES = frozenset(
     words(
-        "not no never without neither nor none nobody nowhere cannot cant wont isnt wasnt arent werent dont doesnt didnt hasnt "
-        "havent hadnt couldnt wouldnt shouldnt aint fail fails failed failing deny denies denied denying refuse refuses refused "
+        "not no never without neither nor none nobody nowhere cannot cant wont isnt wasnt arent werent dont "
+        "doesnt didnt hasnt "
+        "havent hadnt couldnt wouldnt shouldnt aint fail fails failed failing deny denies denied denying refuse "
+        "refuses refused "
         "decline declines declined lack lacks lacked lacking reject rejects rejected"
     )
 )
 _WITH_TO = frozenset(
     {"fail", "fails", "failed", "failing", "refuse", "refuses", "refused", "decline", "declines", "declined"}
 )
-"""Negations only before "to" (or "in" for fail): "declined to join" denies joining, "refused the offer" is its own relation."""
+"""Negations only before "to" (or "in" for fail): "declined to join" denies joining, "refused the offer" is its
+own relation."""
 _NEGATED_WORDS = frozenset(
     words(
-        "unable unaffiliated unavailable unaware unbeaten uncommon unconnected unconfirmed uncredited undefeated unemployed "
-        "unequal unfinished unfit unhappy uninhabited uninvolved uninjured unknown unlawful unlicensed unlike unlikely unlisted "
-        "unmarried unnamed unnecessary unofficial unofficially unopposed unpaid unpopular unpublished unreleased unrelated unsafe "
-        "unsigned unsolved unsuccessful unsuccessfully unsuitable unsupported untrue unused unwilling inactive incapable "
-        "incompatible incomplete incorrect independent indirect indirectly ineffective ineligible inequal invalid invisible "
-        "impossible improbable illegal illegitimate irregular irrelevant disagree disagrees disagreed disallow disallowed "
-        "disapprove disapproves disapproved disconnected dislike dislikes disliked dismissive disobeyed disproved disproves "
+        "unable unaffiliated unavailable unaware unbeaten uncommon unconnected unconfirmed uncredited "
+        "undefeated unemployed "
+        "unequal unfinished unfit unhappy uninhabited uninvolved uninjured unknown unlawful unlicensed unlike "
+        "unlikely unlisted "
+        "unmarried unnamed unnecessary unofficial unofficially unopposed unpaid unpopular unpublished "
+        "unreleased unrelated unsafe "
+        "unsigned unsolved unsuccessful unsuccessfully unsuitable unsupported untrue unused unwilling inactive "
+        "incapable "
+        "incompatible incomplete incorrect independent indirect indirectly ineffective ineligible inequal "
+        "invalid invisible "
+        "impossible improbable illegal illegitimate irregular irrelevant disagree disagrees disagreed disallow "
+        "disallowed "
+        "disapprove disapproves disapproved disconnected dislike dislikes disliked dismissive disobeyed "
+        "disproved disproves "
         "disqualified dissatisfied dissimilar distrusts nonmember nonresident nonexistent nonprofit"
     )
 )
 _QUALIFIERS = frozenset(
     words(
-        "vice deputy former formerly ex acting interim assistant associate honorary emeritus adoptive foster step half co joint "
-        "great grand alleged allegedly reported reportedly supposed supposedly rumored rumoured attempted planned proposed "
-        "fictional future next previous previously provisional would might may could should will hardly barely rarely seldom "
+        "vice deputy former formerly ex acting interim assistant associate honorary emeritus adoptive foster "
+        "step half co joint "
+        "great grand alleged allegedly reported reportedly supposed supposedly rumored rumoured attempted "
+        "planned proposed "
+        "fictional future next previous previously provisional would might may could should will hardly barely "
+        "rarely seldom "
         "partly partially almost nearly initially originally temporarily "
         "non pre post anti pro sub under nearly unsuccessfully only possibly probably"
     )

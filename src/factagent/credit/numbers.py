@@ -1,6 +1,7 @@
 """The numbers of a statement: two statements with different numbers are different facts (credit.md section 2).
 
-`number_signature` reads digits with separators and decimals, ordinals, number words, Roman numerals after a name and the
+`number_signature` reads digits with separators and decimals, ordinals, number words, Roman numerals after a
+name and the
 parts of a date. Units, currencies, bounds ("more than") and quantifiers ("all", "some") are read beside the values, so
 that "5 km" differs from "5 miles" and "over 50" from "under 50".
 """
@@ -25,6 +26,8 @@ class NumberSignature(NamedTuple):
     """Canonical units and currencies that stand beside a number."""
     quantities: tuple[str, ...]
     """Bounds ("<", ">") before a number, and quantifiers."""
+    words: tuple[str, ...]
+    """The text in lower case with every number, unit and quantifier in canonical form, punctuation dropped."""
 
 
 _UNITS_OF = {
@@ -34,10 +37,12 @@ _UNITS_OF = {
     "km2": "km2 km² sqkm", "ha": "ha hectare hectares", "acre": "acre acres",
     "kg": "kg kgs kilogram kilograms kilo kilos", "g": "g gram grams gramme grammes", "lb": "lb lbs pound-weight",
     "t": "ton tons tonne tonnes", "s": "sec secs seconds", "min": "min mins minute minutes", "h": "hr hrs hour hours",
-    "d": "day days", "wk": "week weeks", "mo": "month months", "yr": "year years yr yrs", "century": "century centuries",
+    "d": "day days", "wk": "week weeks", "mo": "month months", "yr": "year years yr yrs", "century": "century "
+    "centuries",
     "decade": "decade decades", "%": "% percent percentage pct", "deg": "° degree degrees", "c": "°c celsius",
     "f": "°f fahrenheit", "usd": "$ us$ usd dollar dollars", "eur": "€ eur euro euros", "gbp": "£ gbp pound pounds",
-    "jpy": "¥ jpy yen", "l": "l liter liters litre litres", "gal": "gallon gallons", "mph": "mph", "kmh": "km/h kph kmh",
+    "jpy": "¥ jpy yen", "l": "l liter liters litre litres", "gal": "gallon gallons", "mph": "mph", "kmh": "km/h "
+    "kph kmh",
     "w": "watt watts", "kw": "kw kilowatt kilowatts", "mw": "mw megawatt megawatts", "gw": "gw gigawatt gigawatts",
     "mb": "mb megabyte megabytes", "gb": "gb gigabyte gigabytes",
 }  # fmt: skip
@@ -66,12 +71,30 @@ _ABBREVIATED_SCALES = {"k": 10**3, "m": 10**6, "b": 10**9, "bn": 10**9, "mn": 10
 _MONTH_NAMES = "january february march april may june july august september october november december"
 _MONTHS = {name: index for index, name in enumerate(words(_MONTH_NAMES), start=1)}
 _MONTHS |= {name[:3]: index for name, index in _MONTHS.items()} | {"sept": 9}
-_QUANTIFIERS = {"all": "all", "every": "all", "each": "all", "both": "both", "most": "most", "some": "some", "few": "few",
-                "many": "many", "several": "several", "half": "half", "none": "none", "majority": "most",
-                "minority": "minority"}  # fmt: skip
-_BOUNDS = {"more than": ">", "greater than": ">", "at least": ">=", "no fewer than": ">=", "no less than": ">=",
-           "over": ">", "above": ">", "exceeding": ">", "less than": "<", "fewer than": "<", "under": "<", "below": "<",
-           "at most": "<=", "up to": "<=", "no more than": "<=", "nearly": "~<", "almost": "~<"}  # fmt: skip
+_QUANTIFIER_TABLE = (
+    "all:all every:all each:all both:both most:most some:some few:few many:many several:several half:half none:none "
+    "majority:most minority:minority"
+)
+_QUANTIFIERS = dict(entry.split(":") for entry in words(_QUANTIFIER_TABLE))
+_BOUNDS = {
+    "more than": ">",
+    "greater than": ">",
+    "over": ">",
+    "above": ">",
+    "exceeding": ">",
+    "at least": ">=",
+    "no fewer than": ">=",
+    "no less than": ">=",
+    "less than": "<",
+    "fewer than": "<",
+    "under": "<",
+    "below": "<",
+    "at most": "<=",
+    "up to": "<=",
+    "no more than": "<=",
+    "nearly": "~<",
+    "almost": "~<",
+}
 _ROMAN = re.compile(r"(?=[IVXL])(XL|L?X{0,3})(IX|IV|V?I{0,3})")
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50}
 _ROMAN_SINGLES = frozenset("IVX")
@@ -79,7 +102,9 @@ _ROMAN_SINGLES = frozenset("IVX")
 _TOKEN = re.compile(
     r"""(?P<iso>\b\d{4}-\d{1,2}-\d{1,2}\b)
       | (?P<slash>\b\d{1,2}/\d{1,2}/\d{4}\b)
-      | (?P<number>(?:(?<![\w.])[-−])?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,3}(?:[\u00a0\u202f\u2009 ]\d{3})+(?!\d)|\d{1,3}(?:\.\d{3}){2,}(?!\d)|\d+)(?:\.\d+)?)
+      | (?P<number>(?:(?<![\w.])[-−])?
+            (?:\d{1,3}(?:,\d{3})+(?!\d) | \d{1,3}(?:[\u00a0\u202f\u2009\ ]\d{3})+(?!\d)
+              | \d{1,3}(?:\.\d{3}){2,}(?!\d) | \d+) (?:\.\d+)?)
         (?P<suffix>st\b|nd\b|rd\b|th\b|(?:bn|mn|[kKmMbB])\b)?
       | (?P<symbol>US\$|[$€£¥%]|°[CF]?|km²|km/h)
       | (?P<word>[^\W\d_]+(?:'[^\W\d_]+)?[²2]?)
@@ -95,8 +120,13 @@ class _Token(NamedTuple):
 
 
 def _tokens(text: str) -> list[_Token]:
-    return [_Token(match.lastgroup if match.lastgroup != "suffix" else "number", match["number"] or match[0], match["suffix"] or "")
-            for match in _TOKEN.finditer(text) if match.lastgroup]  # fmt: skip
+    tokens: list[_Token] = []
+    for match in _TOKEN.finditer(text):
+        if match["number"]:
+            tokens.append(_Token("number", match["number"], match["suffix"] or ""))
+        elif match.lastgroup:
+            tokens.append(_Token(match.lastgroup, match[0], ""))
+    return tokens
 
 
 def _plain(value: Decimal) -> str:
@@ -123,7 +153,9 @@ def _roman(text: str) -> int | None:
 
 
 def _word_number(tokens: list[_Token], start: int) -> tuple[Decimal, int] | None:
-    """The number that begins with the word at `start`, and the index after it: "three hundred and five", "nineteen eighty-four"."""
+    """The number that begins with the word at `start`, and the index after it: "three hundred and five",
+    "nineteen eighty-four".
+    """
     parts: list[int] = []
     total, current, index, seen = 0, 0, start, False
     while index < len(tokens):
@@ -178,10 +210,15 @@ class _Reader:
         self.quantities: list[str] = []
 
     def read(self) -> NumberSignature:
-        index = 0
+        index, words = 0, []
+        lists = (self.values, self.units, self.quantities)
         while index < len(self.tokens):
+            before, token = [len(kept) for kept in lists], self.tokens[index]
             index = self._step(index)
-        return NumberSignature(tuple(sorted(self.values)), tuple(sorted(self.units)), tuple(sorted(self.quantities)))
+            found = [word for kept, size in zip(lists, before, strict=True) for word in kept[size:]]
+            words += found or ([token.text.lower()] if token.kind == "word" else [])
+        values, units, quantities = (tuple(sorted(kept)) for kept in lists)
+        return NumberSignature(values, units, quantities, tuple(words))
 
     def _step(self, index: int) -> int:
         token = self.tokens[index]
@@ -206,7 +243,10 @@ class _Reader:
     def _number(self, value: Decimal, start: int, end: int, suffix: str) -> int:
         """Record a value with the scale, unit, currency and bound around it; returns the next index."""
         following = self._word(end)
-        if suffix.lower() in _ABBREVIATED_SCALES:
+        currency = self._word(start - 1) if start and self.tokens[start - 1].kind == "symbol" else ""
+        if suffix == "m" and not currency:
+            self.units.append("m")  # "212m" is a height, "$5m" is five million
+        elif suffix.lower() in _ABBREVIATED_SCALES:
             value *= _ABBREVIATED_SCALES[suffix.lower()]
         while following in _SCALES:
             value *= _SCALES[following]
@@ -220,9 +260,8 @@ class _Reader:
         elif following in _UNITS and suffix not in ("st", "nd", "rd", "th"):
             self.units.append(_UNITS[following])
             end += 1
-        before = self._word(start - 1)
-        if start and self.tokens[start - 1].kind == "symbol" and before in _UNITS:
-            self.units.append(_UNITS[before])
+        if currency in _UNITS:
+            self.units.append(_UNITS[currency])
             start -= 1
         self._bound(start)
         return end
@@ -249,24 +288,18 @@ class _Reader:
             self.values += [f"?{first}", f"?{second}", str(year)]
 
     def _beside_number(self, index: int) -> bool:
-        near = [self.tokens[i] for i in (index - 1, index + 1, index + 2) if 0 <= i < len(self.tokens)]
-        if len(near) == 3 and near[1].text not in (".", ",") or len(near) == 2 and index + 2 < len(self.tokens):
-            near = [
-                token
-                for token in near
-                if token is not self.tokens[index + 2] or self.tokens[index + 1].text in (".", ",")
-            ]
-        before_of = (
-            index >= 2 and self.tokens[index - 1].text.lower() == "of" and self.tokens[index - 2].kind == "number"
-        )
-        return before_of or any(token.kind == "number" or _unit_value(token.text.lower()) is not None for token in near)
+        """A day or a year stands next to this month: "12 March", "4th of July", "Sept. 9", "March, 1990"."""
+        behind = index - 2 if self._word(index - 1) == "of" else index - 1
+        ahead = index + 2 if self._word(index + 1) in (".", ",") else index + 1
+        near = [self.tokens[i] for i in (behind, ahead) if 0 <= i < len(self.tokens)]
+        return any(token.kind == "number" or _unit_value(token.text.lower()) is not None for token in near)
 
     def _after_name(self, index: int) -> bool:
         previous = self.tokens[index - 1] if index else None
         return previous is not None and previous.kind == "word" and previous.text[0].isupper()
 
     def _pronoun(self, word: str, end: int) -> bool:
-        """ "one of the founders", "one another": no count."""
+        """Whether "one" counts nothing here: "one of the founders", "one another"."""
         return word == "one" and self._word(end) in ("of", "another")
 
     def _word(self, index: int) -> str:
@@ -281,13 +314,3 @@ def number_signature(text: str) -> NumberSignature:
     "12 March 1990" and "1990-03-12" hold 12, month 3 and 1990. Works on any string; linear in its length.
     """
     return _Reader(text).read()
-
-
-def numbers_agree(a: NumberSignature, b: NumberSignature) -> bool:
-    """True where the multisets of values are equal."""
-    return a.values == b.values
-
-
-def quantities_agree(a: NumberSignature, b: NumberSignature) -> bool:
-    """True where bounds and quantifiers are equal, and units too wherever both sides state them."""
-    return a.quantities == b.quantities and (not a.units or not b.units or a.units == b.units)

@@ -33,7 +33,8 @@ class EquivalenceConfig(BaseModel):
     relation_threshold: float | None = Field(default=None, ge=-1.0, le=1.0)
     entity_threshold: float | None = Field(default=None, ge=-1.0, le=1.0)
     entities: bool = True
-    """Compare subject with subject and object with object too, where there is an entity threshold (E5's paper setting has none)."""
+    """Compare subject with subject and object with object too, where there is an entity threshold (E5's paper
+    setting has none)."""
 
     def thresholds(self, encoder: Encoder) -> Thresholds:
         """The thresholds in force for an encoder."""
