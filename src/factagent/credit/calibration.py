@@ -147,7 +147,7 @@ class _Table:
         entity = -2.0 if thresholds.entity is None else thresholds.entity
         passed = self.open & (self.similarity + TOLERANCE >= thresholds.similarity)
         passed &= (self.names + TOLERANCE >= entity) & (self.relation + TOLERANCE >= thresholds.relation)
-        result: NDArray[np.bool_] = passed.any(axis=1)
+        result: NDArray[np.bool_] = np.any(passed, axis=1, keepdims=False)
         return result
 
 
