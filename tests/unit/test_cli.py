@@ -119,7 +119,7 @@ def test_a_missing_file_exits_65(tmp_path: Path, capsys: Captured) -> None:
     [
         (["scoer", "f"], "unknown command 'scoer'; did you mean 'score'?"),
         (["world", "bild"], "unknown command 'bild'; did you mean 'build'?"),
-        (["zzzz"], "unknown command 'zzzz'; choose one of demo, train, "),
+        (["zzzz"], "unknown command 'zzzz'; choose one of train, sft, "),
         (["score", "f", "--per-rwo"], "Unknown option: --per-rwo. Did you mean --per-row?"),
         (["score", "--per-rwo", "f"], "Unknown option: --per-rwo. Did you mean --per-row?"),
         (["score"], 'Command "score" parameter FILE requires an argument.'),

@@ -12,7 +12,7 @@ from factagent.credit.assign import assign_credit  # noqa: E402
 from factagent.credit.config import CreditConfig  # noqa: E402
 from factagent.credit.encoders import load_encoder  # noqa: E402
 from factagent.train.config import LearnerConfig  # noqa: E402
-from factagent.train.forward import masked_logits, token_logprobs  # noqa: E402
+from factagent.train.forward import masked_logits, token_entropy, token_logprobs  # noqa: E402
 from factagent.train.learner import Learner  # noqa: E402
 from factagent.train.loop import samples_of  # noqa: E402
 from factagent.train.samples import Sample, collate, step_weights  # noqa: E402
@@ -230,7 +230,8 @@ def test_logits_are_taken_at_the_tokens_that_carry_loss(model):
     if not samples[2].loss_mask.any():
         pytest.fail("the row must keep a token")
     batch = collate(samples)
-    logprobs, entropy = token_logprobs(masked_logits(model, batch, "fp32"), batch, 1.0)
+    logits = masked_logits(model, batch, "fp32")
+    logprobs, entropy = token_logprobs(logits, batch, 1.0), token_entropy(logits, 1.0)
     expected = np.concatenate([sample.old_logprobs[sample.loss_mask] for sample in samples])
     assert logprobs.detach().numpy() == pytest.approx(expected, abs=1e-5)
     assert entropy.shape == logprobs.shape

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from factagent.train.config import LearnerConfig
-from factagent.train.forward import masked_logits, token_logprobs
+from factagent.train.forward import masked_logits, token_entropy, token_logprobs
 from factagent.train.loss import LossConfig, LossStats, non_finite, policy_loss
 from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches, step_weights
 
@@ -99,9 +99,11 @@ class Learner:
         if self.reference is not None:
             with torch.no_grad():
                 logits = masked_logits(self.reference, batch, self.config.precision)
-                reference, _ = token_logprobs(logits, batch, self.temperature)
+                reference = token_logprobs(logits, batch, self.temperature)
         logits = masked_logits(self.model, batch, self.config.precision)
-        logprobs, entropy = token_logprobs(logits, batch, self.temperature)
+        logprobs = token_logprobs(logits, batch, self.temperature)
+        with torch.set_grad_enabled(self.config.entropy_coef > 0):
+            entropy = token_entropy(logits, self.temperature)
         flat = {name: batch[name][mask] for name in ("old_logprobs", "advantages", "weights", "step_ids", "sample_ids")}
         loss, stats = policy_loss(
             logprobs,
@@ -113,7 +115,7 @@ class Learner:
             flat["step_ids"],
             self.loss_config,
             sample_ids=flat["sample_ids"],
-            entropy=entropy if self.config.entropy_coef > 0 else entropy.detach(),
+            entropy=entropy,
             n_loss_tokens=n_loss_tokens,
         )
         loss.backward()

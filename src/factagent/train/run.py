@@ -55,7 +55,7 @@ def _train(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, 
     target = config.schedule.steps if steps is None else steps
     if checkpoint is not None and checkpoint.step > target:
         raise UsageError(f"{run.path} has {checkpoint.step} steps already; ask for --steps {checkpoint.step} or more")
-    prepare_process(config.threads)
+    prepare_process(config.threads, config.seed)
     with run.lock():
         if checkpoint is None:
             run.truncate_to(-1)
@@ -116,7 +116,7 @@ def resume_sft(directory: Path) -> Path:
 
 
 def _sft(config: RunConfig, run: RunDirectory) -> Path:
-    prepare_process(config.threads)
+    prepare_process(config.threads, config.seed)
     with run.lock():
         policy = load_policy(config)
         _collect_once(config, run, policy)

@@ -142,15 +142,24 @@ def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> Scripte
     return ScriptedExpert(protocol.prompt.style, config.sft.noise, data.facts, config.seed)
 
 
-def prepare_process(threads: int) -> None:
-    """Set thread counts and memory allocation for this process.
+def prepare_process(threads: int, seed: int = 0) -> None:
+    """Set thread counts, memory allocation and the global generators of this process.
+
+    Every draw of ours comes from a generator named by its place; the global ones are seeded all the same, because
+    checkpoints hold their states and must be the same bytes in a repeated run.
 
     glibc gives freed blocks above its mmap threshold back to the system; a tiny model's tensors lie just above it, and
     mapping them again and again costs about half of its time. Linux with glibc only; elsewhere nothing is set.
     """
+    import random
+
+    import numpy as np
     import torch
     from transformers.utils import logging
 
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)

@@ -18,7 +18,7 @@ from factagent.data.world.build import build_world
 from factagent.errors import UsageError
 from factagent.train.config import RunConfig
 from factagent.train.run import resume_sft, start_sft
-from factagent.train.setup import data_paths
+from factagent.train.setup import TINY, data_paths
 from factagent.train.tiny import TinyConfig, build_model, build_tokenizer, collect_words
 from factagent.types import Question, Triple
 
@@ -30,6 +30,7 @@ def build_tiny(config: RunConfig, size: TinyConfig, out: Path, command: str) -> 
     """Build `out/policy`, a model directory with a `card.json` that says how to make it again.
 
     `out/init` holds the untrained model and `out/sft` the cold start; an interrupted build goes on where it stopped.
+    Where `model.path` names a directory, the cold start goes on from that policy instead of random weights.
 
     Raises:
         UsageError: the policy is there already, the build was begun with another configuration, or the configuration
@@ -38,8 +39,8 @@ def build_tiny(config: RunConfig, size: TinyConfig, out: Path, command: str) -> 
     policy = out / "policy"
     if policy.exists():
         raise UsageError(f"{policy} exists already; choose another --out, or delete it")
-    initial = out / "init"
-    if not (initial / "config.json").exists():
+    initial = out / "init" if config.model.path == TINY else Path(config.model.path)
+    if config.model.path == TINY and not (initial / "config.json").exists():
         _initialise(config, size, initial)
     resolved = config.model_copy(update={"model": config.model.model_copy(update={"path": str(initial)})})
     sft = out / "sft"
