@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from random import Random
 
+import numpy as np
 import pytest
 
 from factagent.data.corpus import read_facts, read_passages
@@ -176,3 +177,13 @@ def test_real_questions_with_gold_triples(shared_data):
             first = next((i for i, action in enumerate(actions) if isinstance(action, Assert)), len(actions))
             assert isinstance(actions[0], Search)
             assert first >= 1
+
+
+def test_haste_answers_with_the_newest_fact_as_soon_as_there_is_one(world, retriever):
+    results = play(world, retriever, ScriptedExpert("terse", 0.0, world[2], haste=1.0))
+    chains = [result for result in results if result.question.type == "chain"]
+    one_hop = [result for result in chains if result.question.hops == 1]
+    longer = [result for result in chains if (result.question.hops or 0) >= 3]
+    assert np.mean([result.em for result in one_hop]) >= 0.9
+    assert np.mean([result.em for result in longer]) <= 0.1
+    assert all(result.steps <= 4 for result in longer)

@@ -41,12 +41,15 @@ class ScriptedExpert:
         passage_facts: the triples that each passage states, by passage id. Without it the expert recognises a gold
             triple by its subject and object in the text, and has no distracting facts to assert.
         seed: names the noise together with the request's key.
+        haste: probability in [0, 1], in each round in which it holds a fact but not all that it needs, of answering
+            with what the newest fact says. Above one half the most probable choice is to stop too early.
     """
 
     style: str = "full"
     noise: float = 0.0
     passage_facts: Mapping[str, Sequence[Triple]] = field(default_factory=dict)
     seed: int = 0
+    haste: float = 0.0
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """One reply a request."""
@@ -54,13 +57,17 @@ class ScriptedExpert:
 
     def reply_text(self, request: GenerationRequest) -> str:
         """The reply as the policy would have to write it."""
-        rng = Random(seed_of(("expert", self.seed, *request.key)))  # noqa: S311 (not for secrets)
+        rng = Random(seed_of(("expert", self.seed, *request.key)))
         reply = self.choose(request.state, rng)
         return write_reply(reply, self.style)
 
     def choose(self, state: State, rng: Random) -> Reply:
         """The expert's choice in a state, or a noisy one."""
         view = _View(state, self.passage_facts)
+        if state.round == state.max_rounds:
+            return Reply("done", Answer(_final_answer(view, rng)))
+        if view.missing and view.held and rng.random() < self.haste:
+            return Reply("done", Answer(_newest(view)))
         if rng.random() < self.noise:
             options = [option for make in _BLUNDERS if (option := make(view, rng)) is not None]
             if options:
@@ -98,19 +105,24 @@ class _View:
         self.golds = [_wordings(self.question, i) for i in range(len(self.question.evidences))]
         self.missing = [i for i, gold in enumerate(self.golds) if not self.held & gold.keys()]
 
-    def stated(self, gold: Mapping[tuple[str, ...], Triple]) -> Triple | None:
-        """A gold triple as the observation words it, or None where the observation does not state it."""
+    def stated(self, gold: Mapping[tuple[str, ...], Triple]) -> list[Triple]:
+        """A gold triple as the observation words it, with what the same passage says of its subject in the same words.
+
+        These siblings are what a reader who does not know the answer would keep too (the whole cast of a film, not
+        only the actor who turns out to matter). Empty where the observation does not state the gold triple.
+        """
         for passage in self.passages:
             if passage.id in self.passage_facts:
-                for triple in self.passage_facts[passage.id]:
-                    if fact_key(triple) in gold:
-                        return triple
+                facts = self.passage_facts[passage.id]
+                for found in facts:
+                    if fact_key(found) in gold:
+                        return [t for t in facts if t.subject == found.subject and t.relation == found.relation]
                 continue
             text = f"{passage.title} {passage.text}".casefold()
             canonical = next(iter(gold.values()))
             if canonical.subject.casefold() in text and canonical.object.casefold() in text:
-                return canonical
-        return None
+                return [canonical]
+        return []
 
     def other_facts(self) -> list[Triple]:
         """What the observation states besides the gold triples and what the store holds."""
@@ -118,14 +130,18 @@ class _View:
         facts = [triple for passage in self.passages for triple in self.passage_facts.get(passage.id, ())]
         return [triple for triple in facts if fact_key(triple) not in known]
 
-    def query_for(self, index: int) -> tuple[str, str]:
-        """(entity, relation) to ask for: the side of the gold triple that the policy can know by now."""
+    def query_for(self, index: int, rng: Random) -> tuple[str, str]:
+        """(entity, relation) to ask for: the side of the gold triple that the policy can know by now.
+
+        Where it can know both sides, either is drawn: which of several candidates is the right one, it cannot know.
+        """
         triple = self.question.evidences[index]
         known = self.question.text + "\n" + "\n".join(fact.triple.text for fact in self.state.store.facts)
-        if triple.subject not in known and triple.object in known:
-            inverse = next((t for t in self.golds[index].values() if t.subject == triple.object), None)
-            return triple.object, inverse.relation if inverse else triple.relation
-        return triple.subject, triple.relation
+        from_object = triple.object in known and (triple.subject not in known or rng.random() < 0.5)
+        if not from_object:
+            return triple.subject, triple.relation
+        inverse = next((t for t in self.golds[index].values() if t.subject == triple.object), None)
+        return triple.object, inverse.relation if inverse else triple.relation
 
 
 def _wordings(question: Question, index: int) -> dict[tuple[str, ...], Triple]:
@@ -135,18 +151,13 @@ def _wordings(question: Question, index: int) -> dict[tuple[str, ...], Triple]:
 
 
 def _best(view: _View, rng: Random) -> Reply:
-    found = {i: triple for i in view.missing if (triple := view.stated(view.golds[i])) is not None}
+    found = tuple(dict.fromkeys(triple for i in view.missing for triple in view.stated(view.golds[i])))
     if found:
-        thought = "keep " + ", ".join(dict.fromkeys(triple.relation for triple in found.values()))
-        return Reply(thought, Assert(tuple(dict.fromkeys(found.values()))))
-    for index in view.missing:
-        reply = _search(view, index)
-        if isinstance(reply.action, Search) and reply.action.query not in view.state.queries:
-            return reply
-    for index in view.missing:
-        entity, _ = view.query_for(index)
-        if entity not in view.state.queries:
-            return Reply(f"find {entity}", Search(entity))
+        return Reply(_keep(found), Assert(found))
+    targets = [view.query_for(index, rng) for index in view.missing]
+    for query in (*(f"{entity} {relation}" for entity, relation in targets), *(entity for entity, _ in targets)):
+        if query not in view.state.queries:
+            return Reply(f"find {query}", Search(query))
     return Reply("done", Answer(_final_answer(view, rng)))
 
 
@@ -160,9 +171,14 @@ def _final_answer(view: _View, rng: Random) -> str:
     return rng.choice(facts).object if facts else "unknown"
 
 
-def _search(view: _View, index: int) -> Reply:
-    entity, relation = view.query_for(index)
-    return Reply(f"find {entity} {relation}", Search(f"{entity} {relation}"))
+def _keep(triples: Sequence[Triple]) -> str:
+    return "keep " + ", ".join(dict.fromkeys(triple.relation for triple in triples))
+
+
+def _newest(view: _View) -> str:
+    """What the newest fact adds to the question: its object, or its subject where the question names the object."""
+    triple = view.state.store.facts[-1].triple
+    return triple.subject if triple.object in view.question.text else triple.object
 
 
 def _blunder_search(view: _View, rng: Random) -> Reply | None:
@@ -182,14 +198,15 @@ def _blunder_assert(view: _View, rng: Random) -> Reply | None:
     if not facts:
         return None
     triples = tuple(dict.fromkeys(rng.sample(facts, k=min(len(facts), rng.choice((1, 1, 2))))))
-    return Reply("keep " + ", ".join(dict.fromkeys(t.relation for t in triples)), Assert(triples))
+    return Reply(_keep(triples), Assert(triples))
 
 
 def _blunder_skip(view: _View, rng: Random) -> Reply | None:
     """Leave a useful observation unused: search on for something that is still missing."""
     if not view.missing:
         return None
-    return _search(view, rng.choice(view.missing))
+    entity, relation = view.query_for(rng.choice(view.missing), rng)
+    return Reply(f"find {entity} {relation}", Search(f"{entity} {relation}"))
 
 
 def _blunder_answer(view: _View, rng: Random) -> Reply | None:

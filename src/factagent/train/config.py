@@ -132,6 +132,8 @@ class SftConfig(_Table):
     """Attempts a question when sampling from the policy."""
     noise: float = Field(default=0.0, ge=0, le=1)
     """The scripted expert's noise."""
+    haste: float = Field(default=0.0, ge=0, le=1)
+    """The scripted expert's haste to answer."""
     learning_rate: float = Field(default=2e-5, gt=0)
     batch_size: int = Field(default=64, ge=1)
     warmup_ratio: float = Field(default=0.05, ge=0, le=1)

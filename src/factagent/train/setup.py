@@ -139,7 +139,8 @@ def replace_settings(policy: TransformersPolicy, *, temperature: float) -> Trans
 
 def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> ScriptedExpert:
     """The scripted expert for cold start."""
-    return ScriptedExpert(protocol.prompt.style, config.sft.noise, data.facts, config.seed)
+    sft = config.sft
+    return ScriptedExpert(protocol.prompt.style, sft.noise, data.facts, config.seed, sft.haste)
 
 
 def prepare_process(threads: int, seed: int = 0) -> None:
