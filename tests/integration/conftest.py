@@ -69,9 +69,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def sft_config_file(place: Path) -> Path:
-    """The configuration with the model not yet trained."""
+    """The configuration from which the policy is built."""
     path = place / "sft.toml"
-    path.write_text(CONFIG.format(model=place / "tiny" / "init", world=place / "world"), encoding="utf-8")
+    path.write_text(CONFIG.format(model="tiny", world=place / "world"), encoding="utf-8")
     return path
 
 

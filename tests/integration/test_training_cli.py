@@ -96,6 +96,7 @@ def test_wrong_flags_exit_with_2(config_file, tmp_path, capsys, command):
         ((), "give either --config FILE with --out DIR, or --resume DIR"),
         (("--config", config_file, "--resume", out), "give either --config FILE"),
         (("--resume", tmp_path / "nothing"), "is no run directory: it has no config.toml"),
+        (("--resume", tmp_path / "nothing", "--set", "seed=1"), "leave out --out, --set and --dry-run"),
     ):
         code, message = refusal(capsys, command, *arguments)
         assert (code, expected in message) == (2, True), message
@@ -175,6 +176,7 @@ def test_tiny_build_again_gives_the_same_bytes_and_goes_on_where_it_stopped(sft_
     assert main(build_arguments(sft_config_file, tmp_path / "b")) == 0
     assert json.loads((tmp_path / "b" / "policy" / "card.json").read_text())["sha256"] == cards[0]["sha256"]
     shutil.rmtree(tmp_path / "b" / "policy")
+    capsys.readouterr()
     code, message = refusal(capsys, *build_arguments(sft_config_file, tmp_path / "b", "--set", "seed=9"))
     assert (code, "another configuration" in message) == (2, True)
 

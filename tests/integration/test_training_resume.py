@@ -254,7 +254,9 @@ def test_a_finite_update_ends_the_count(config_file, tmp_path):
 
 
 def test_an_interrupted_cold_start_goes_on_bit_for_bit(tiny_build, sft_config_file, tmp_path, monkeypatch):
-    config = config_of(sft_config_file, "sft.trajectories=24", "sft.batch_size=8", "sft.epochs=2")
+    config = config_of(
+        sft_config_file, f"model.path={tiny_build / 'init'}", "sft.trajectories=24", "sft.batch_size=8", "sft.epochs=2"
+    )
     end = start_sft(config, tmp_path / "whole")
     steps = int(end.name.removeprefix("step-"))
     assert steps > 8
@@ -284,7 +286,9 @@ def test_an_interrupted_cold_start_goes_on_bit_for_bit(tiny_build, sft_config_fi
 
 
 def test_a_cold_start_killed_while_collecting_starts_the_collection_over(tiny_build, sft_config_file, tmp_path):
-    config = config_of(sft_config_file, "sft.trajectories=8", "sft.batch_size=8", "sft.epochs=1")
+    config = config_of(
+        sft_config_file, f"model.path={tiny_build / 'init'}", "sft.trajectories=8", "sft.batch_size=8", "sft.epochs=1"
+    )
     end = start_sft(config, tmp_path / "whole")
     run = RunDirectory.create(tmp_path / "run", dump_toml(config))
     _, group, _ = next(read_groups(tmp_path / "whole", 0))
