@@ -268,7 +268,7 @@ def compare(config: RunConfig, data: Data, python: Path | None, options: argpars
 
 
 def check_same(ours: Measured, theirs: Measured, name: str) -> None:
-    """Both must have read the very same prompts, token for token, or the comparison means nothing."""
+    """Both must have read as many rows and as many prompt tokens, or the comparison means nothing."""
     if (ours.rows, ours.read) != (theirs.rows, theirs.read):
         raise SystemExit(
             f"{name} read {theirs.rows} rows of {theirs.read} prompt tokens, we {ours.rows} of {ours.read}; "

@@ -37,6 +37,7 @@ def read_rows(printed: str) -> list[list[float]]:
 def test_the_reference_names_every_command_and_reason() -> None:
     commands = [*COMMANDS, *(f"{group} {name}" for group, (_, names) in GROUPS.items() for name in names)]
     page = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    assert [name for name in commands if f"| `{name}` |" not in page] == []
+    table, _ = page.split("## Training by hand")
+    assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == commands
     page = (ROOT / "docs/reference/files.md").read_text(encoding="utf-8")
     assert [name for name in REASONS if f"| `{name}` |" not in page] == []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from factagent.configuration import dump_toml, load_config
-from factagent.errors import UsageError
+from factagent.cli.source import check_source, new_run
 from factagent.rows import write_row
 
 
@@ -30,21 +28,14 @@ def sft(
         set_: Override a key of the configuration, as in --set sft.trajectories=1000. Repeatable.
         dry_run: Print the resolved configuration and stop.
     """
-    if (resume is None) == (config is None):
-        raise UsageError("give either --config FILE with --out DIR, or --resume DIR")
+    check_source(config, resume, out, set_, dry_run)
     if resume is not None:
         from factagent.train.run import resume_sft
 
         write_row({"checkpoint": str(resume_sft(resume))})
         return
-    from factagent.train.config import RunConfig
+    new = new_run(config, out, set_, dry_run)
+    if new is not None:
+        from factagent.train.run import start_sft
 
-    resolved = load_config(RunConfig, config, set_)
-    if dry_run:
-        sys.stdout.write(dump_toml(resolved))
-        return
-    if out is None:
-        raise UsageError("--out DIR is missing: the directory for the new run")
-    from factagent.train.run import start_sft
-
-    write_row({"checkpoint": str(start_sft(resolved, out))})
+        write_row({"checkpoint": str(start_sft(*new))})

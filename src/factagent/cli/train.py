@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from factagent.configuration import dump_toml, load_config
+from factagent.cli.source import check_source, new_run
 from factagent.errors import UsageError
 from factagent.rows import write_row
 
@@ -32,25 +31,16 @@ def train(
         set_: Override a key of the configuration, as in --set learner.learning_rate=1e-6. Repeatable.
         dry_run: Print the resolved configuration and stop.
     """
-    if (resume is None) == (config is None):
-        raise UsageError("give either --config FILE with --out DIR, or --resume DIR")
+    check_source(config, resume, out, set_, dry_run)
     if steps is not None and steps < 0:
         raise UsageError(f"--steps is {steps}; it must be 0 or more")
     if resume is not None:
-        if out is not None or set_ or dry_run:
-            raise UsageError("--resume goes on with the run's own configuration; leave out --out, --set and --dry-run")
         from factagent.train.run import resume_training
 
         write_row(resume_training(resume, steps))
         return
-    from factagent.train.config import RunConfig
+    new = new_run(config, out, set_, dry_run)
+    if new is not None:
+        from factagent.train.run import start_training
 
-    resolved = load_config(RunConfig, config, set_)
-    if dry_run:
-        sys.stdout.write(dump_toml(resolved))
-        return
-    if out is None:
-        raise UsageError("--out DIR is missing: the directory for the new run")
-    from factagent.train.run import start_training
-
-    write_row(start_training(resolved, out, steps))
+        write_row(start_training(*new, steps))

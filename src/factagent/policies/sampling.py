@@ -126,7 +126,7 @@ def _split(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterato
         yield batch
 
 
-class _GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class _GrowingLayer(DynamicLayer):
     """Keys and values of one layer in buffers with room to grow, instead of a concatenation a token."""
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, dtype: torch.dtype) -> None:
