@@ -6,7 +6,7 @@ it goes on where it stopped. At the end: a table (Markdown and JSON) and a figur
 coverage over training, means over seeds with 95 % t intervals, and each variant's difference to outcome-only, paired by
 seed.
 
-    python benchmarks/learning.py --out runs/learning --seeds 3 --steps 60 --jobs 2
+    python benchmarks/learning.py --out runs/learning --seeds 3 --steps 24 --jobs 2
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from factagent.configuration import load_config
+from factagent.data.world.build import build_world
 from factagent.runs import read_metrics
+from factagent.train.config import RunConfig
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "outcome only": ("credit.process_weight=0",),
@@ -34,7 +37,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no redistribution": ("credit.attribution=0",),
     "penalties only": ("credit.utility=none",),
     "centred prior": ("credit.prior=centred",),
-    "candidate": ("credit.prior=centred", "credit.consensus=0.1", "credit.process_weight=2"),
+    "candidate": ("credit.prior=centred", "credit.counting=leave-one-out"),
 }
 """Overrides of the configuration's `credit` table. "Penalties only" is the paper's reward without its process term but
 with its auxiliary penalties; "outcome only" has neither."""
@@ -168,12 +171,15 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/learning.toml"))
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="a part of the variants")
     arguments = parser.parse_args()
     variants = [variant for variant in VARIANTS if not arguments.only or variant in arguments.only]
     arguments.out.mkdir(parents=True, exist_ok=True)
+    data = load_config(RunConfig, arguments.config).data
+    if data.world is not None and data.directory is not None:
+        build_world(data.world, data.directory)  # once, before runs that start together ask for it
     plan = [(variant, seed) for seed in range(arguments.seeds) for variant in variants]
     began = time.perf_counter()
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -32,12 +32,12 @@ def test_files_match_the_card_and_stay_small() -> None:
     for name, digest in card["sha256"].items():
         assert hashlib.sha256((directory / name).read_bytes()).hexdigest() == digest, name
     assert (directory / "model.safetensors").stat().st_size <= 8_000_000
-    assert card["command"].startswith("factagent tiny build --config configs/tiny-policy.toml")
+    assert card["command"].startswith("factagent tiny build --config configs/tiny-policy-2.toml")
 
 
 def test_the_card_reproduces_from_the_configuration_in_the_repository() -> None:
     card = json.loads((model_path(TINY) / "card.json").read_text("utf-8"))
-    now = load_config(RunConfig, ROOT / "configs" / "tiny-policy.toml", ())
+    now = load_config(RunConfig, ROOT / "configs" / "tiny-policy-2.toml", ())
     assert card["config"] == now.model_dump(mode="json", exclude_defaults=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from factagent.data.corpus import write_facts, write_passages
 from factagent.data.dataset import row_of
 from factagent.data.formats import sha256_of, write_bytes, write_rows
-from factagent.data.world.config import QuestionType, WorldConfig
+from factagent.data.world.config import SKIPPED, QuestionType, WorldConfig
 from factagent.data.world.drafts import Draft, Evidence, Reader
 from factagent.data.world.generate import generate, random_of
 from factagent.data.world.joint import JointQuery
@@ -58,6 +58,8 @@ def make_world(config: WorldConfig, report: Report = lambda line: None) -> Built
     questions: dict[str, list[Question]] = {}
     programs: dict[str, list[Any]] = {}
     for split, chosen in drafts.items():
+        if split == SKIPPED:
+            continue
         ids = [f"{split}-{index:06d}" for index in range(len(chosen))]
         questions[split] = [draft.question(id_, reader.titles) for id_, draft in zip(ids, chosen, strict=True)]
         programs |= {id_: draft.program for id_, draft in zip(ids, chosen, strict=True)}
@@ -182,7 +184,7 @@ def _shares(total: int, cells: dict[tuple[QuestionType, int], float]) -> dict[tu
 def _draw_all(config: WorldConfig, reader: Reader, pages: list[Page], report: Report) -> dict[str, list[Draft]]:
     """Drafts for each split, stratified by type and hops, no evidence set twice anywhere."""
     cells = config.cells()
-    if not cells and config.train + config.dev + config.test:
+    if not cells and sum(config.splits.values()):
         raise ConfigError(f"hops {config.hops} with type_weights {config.type_weights} leave no kind of question")
     quotas = {split: _shares(size, cells) for split, size in config.splits.items()}
     joint = JointQuery(pages) if config.reject_joint else None

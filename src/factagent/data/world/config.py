@@ -11,6 +11,9 @@ from factagent.errors import ConfigError
 QuestionType = Literal["chain", "comparison", "bridge_comparison", "selection", "shared"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
+SKIPPED = "skipped"
+"""The split that is drawn, first of all, and not written."""
+
 HOPS_OF_TYPE: dict[QuestionType, tuple[int, ...]] = {
     "chain": (1, 2, 3, 4),
     "comparison": (3, 4),
@@ -63,6 +66,9 @@ class WorldConfig(BaseModel):
     train: int = Field(6000, ge=0)
     dev: int = Field(600, ge=0)
     test: int = Field(600, ge=0)
+    skip: int = Field(0, ge=0)
+    """Questions to draw first and leave out. Another build of the same seed that asked for no more than these shares no
+    question with this one (nearly so where its types or hops differ: a set of evidences belongs to the type drawn first)."""
 
     @field_validator("hops")
     @classmethod
@@ -81,7 +87,7 @@ class WorldConfig(BaseModel):
     @property
     def splits(self) -> dict[str, int]:
         """Questions wanted in each split."""
-        return {"train": self.train, "dev": self.dev, "test": self.test}
+        return {"train": self.train, "dev": self.dev, "test": self.test, SKIPPED: self.skip}
 
     def cells(self) -> dict[tuple[QuestionType, int], float]:
         """The share of questions of each (type, hops); the shares sum to 1, or there is no cell at all."""
