@@ -11,7 +11,7 @@ from factagent.cli.world import build as build_command
 from factagent.data.corpus import read_facts, read_passages
 from factagent.data.dataset import read_questions
 from factagent.data.formats import sha256_of
-from factagent.data.world.build import build_world, words_of
+from factagent.data.world.build import build_world, make_world, words_of
 from factagent.data.world.config import WorldConfig, parse_config
 from factagent.data.world.drafts import Evidence
 from factagent.data.world.generate import check_facts, generate
@@ -301,3 +301,20 @@ def test_the_command_builds_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == f"{tmp_path / 'w'}: world built\n"
     build_command(**settings)
     assert "nothing to do" in capsys.readouterr().out
+
+
+def test_skipped_questions_are_those_of_a_smaller_build():
+    base = {"entities": 700, "hops": (1, 2), "type_weights": {"chain": 1.0}}
+    first = make_world(WorldConfig(**base, train=60, dev=20, test=20))
+    later = make_world(WorldConfig(**base, skip=100, train=40, dev=10, test=10))
+    evidences = [
+        {question.evidences for questions in world.questions.values() for question in questions}
+        for world in (first, later)
+    ]
+    assert [page.passage for page in first.pages] == [page.passage for page in later.pages]
+    assert {split: len(questions) for split, questions in later.questions.items()} == {
+        "train": 40,
+        "dev": 10,
+        "test": 10,
+    }
+    assert not evidences[0] & evidences[1]

@@ -68,7 +68,7 @@ class WorldConfig(BaseModel):
     test: int = Field(600, ge=0)
     skip: int = Field(0, ge=0)
     """Questions to draw first and leave out. Another build of the same seed that asked for no more than these shares no
-    question with this one (nearly so where its types or hops differ: a set of evidences belongs to the type drawn first)."""
+    question with this one (nearly so where types or hops differ: evidences belong to the type that is drawn first)."""
 
     @field_validator("hops")
     @classmethod
