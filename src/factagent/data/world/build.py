@@ -184,7 +184,7 @@ def _shares(total: int, cells: dict[tuple[QuestionType, int], float]) -> dict[tu
 def _draw_all(config: WorldConfig, reader: Reader, pages: list[Page], report: Report) -> dict[str, list[Draft]]:
     """Drafts for each split, stratified by type and hops, no evidence set twice anywhere."""
     cells = config.cells()
-    if not cells and sum(config.splits.values()):
+    if not cells and any(config.splits.values()):
         raise ConfigError(f"hops {config.hops} with type_weights {config.type_weights} leave no kind of question")
     quotas = {split: _shares(size, cells) for split, size in config.splits.items()}
     joint = JointQuery(pages) if config.reject_joint else None
