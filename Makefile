@@ -48,5 +48,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@echo "installing $(TORCH) (the largest part; a minute or more)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) -c constraints.txt
 	@echo "installing factagent and its other dependencies"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,minilm,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	@touch $@

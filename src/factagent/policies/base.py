@@ -7,8 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from factagent.errors import ServiceError
 from factagent.protocols.state import State
 from factagent.types import Generation, Message
+
+
+class PolicyError(ServiceError):
+    """A generation failed (endpoint down, time-out, malformed reply). Its trajectory leaves the statistics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,18 @@ class Policy(Protocol):
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         """One generation a request, in order. The result for a request does not depend on the others."""
+        ...
+
+
+class AsyncPolicy(Protocol):
+    """A policy behind a network: one request at a time, many at once, safe for concurrent calls on one event loop."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The reply to one request.
+
+        Raises:
+            PolicyError: the endpoint failed within its budget; an empty reply is never used for a failure.
+        """
         ...
 
 
