@@ -15,14 +15,11 @@ run that was never stopped.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import math
 import os
 import re
-import socket
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,14 +29,13 @@ import zstandard
 
 from factagent.errors import DataError, UsageError
 from factagent.records import dumps, group_to_record, loads, record_to_group, to_plain
+from factagent.run_files import TornTailWarning, append, json_lines, lock_directory, replace, warn_torn
 from factagent.types import Group
+
+__all__ = ["RunDirectory", "TornTailWarning", "group_steps", "metrics_digest", "read_groups", "read_metrics"]
 
 _STEP_FILE = re.compile(r"step-(\d{6,})\.jsonl\.zst")
 _CHUNK = 1 << 20
-
-
-class TornTailWarning(UserWarning):
-    """The last line of a growing file is incomplete (its writer was killed, or is at work) and was skipped."""
 
 
 class RunDirectory:
@@ -69,7 +65,7 @@ class RunDirectory:
             raise UsageError(f"{path} holds a run already; resume it (--resume {path}) or choose another --out")
         run.trajectories.mkdir(parents=True, exist_ok=True)
         run.checkpoints.mkdir(exist_ok=True)
-        _replace(run.config_path, config.encode())
+        replace(run.config_path, config.encode())
         return run
 
     @classmethod
@@ -86,33 +82,9 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run for writing.
-
-        The kernel frees the lock of a process that died, so a stale one on this host is taken over at once. The file
-        names holder and host, since file locks may not reach across machines.
-
-        Raises:
-            UsageError: at once, if another process holds it, or a process on another host seems to.
-        """
-        self.path.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.lock_path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            holder = _holder(handle)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UsageError(f"{self.path} is in use by {holder}; stop it or choose another directory") from error
-            host = socket.gethostname()
-            if holder and not holder.endswith(f" on {host}"):
-                raise UsageError(f"{self.path} was locked by {holder}; if it is dead, delete {self.lock_path}")
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"process {os.getpid()} on {host}\n".encode(), 0)
-            try:
-                yield
-            finally:
-                os.ftruncate(handle, 0)
-        finally:
-            os.close(handle)
+        """Hold the run for writing; see `run_files.lock_directory`."""
+        with lock_directory(self.path, self.lock_path):
+            yield
 
     def log_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append the metrics of a step. Non-finite numbers become null.
@@ -133,7 +105,7 @@ class RunDirectory:
             raise UsageError(
                 f"{self.metrics_path} holds step {self._last_step}; truncate_to a step before {step} first"
             )
-        _append(self.metrics_path, dumps(to_plain(_null_non_finite(metrics))) + b"\n")
+        append(self.metrics_path, dumps(to_plain(_null_non_finite(metrics))) + b"\n")
         self._last_step = step
 
     def log_group(self, step: int, group: Group, credit: object = None, **keep: bool) -> None:
@@ -151,7 +123,7 @@ class RunDirectory:
             _cut_frames(path)
             self._repaired = path
         line = dumps(group_to_record(group, credit, step=step, **keep)) + b"\n"
-        _append(path, zstandard.ZstdCompressor(level=3, write_checksum=True).compress(line))
+        append(path, zstandard.ZstdCompressor(level=3, write_checksum=True).compress(line))
 
     def truncate_to(self, step: int) -> None:
         """Drop what was written after `step`: metrics, trajectories and the summary. Call it when resuming."""
@@ -175,7 +147,7 @@ class RunDirectory:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`, whole or not at all."""
-        _replace(self.summary_path, json.dumps(to_plain(_null_non_finite(summary)), indent=2).encode() + b"\n")
+        replace(self.summary_path, json.dumps(to_plain(_null_non_finite(summary)), indent=2).encode() + b"\n")
 
     def _cut_metrics(self, step: int | None) -> int:
         """Cut the metrics after `step` (or only a torn tail); the last step left, -1 for none."""
@@ -203,7 +175,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         return []
     records = [record for record, _ in _metric_lines(path)]
     if records and records[-1] is None:
-        _warn_torn(path)
+        warn_torn(path)
     return [record for record in records if record is not None]
 
 
@@ -226,7 +198,7 @@ def read_groups(run: Path, step: int | None = None) -> Iterator[tuple[int, Group
             continue
         for line, (frame, _) in enumerate(_frames(path), start=1):
             if frame is None:
-                _warn_torn(path)
+                warn_torn(path)
                 break
             try:
                 record = loads(frame)
@@ -242,15 +214,6 @@ def group_steps(run: Path) -> list[int]:
     return [step for step, _ in _step_files(run)]
 
 
-def _warn_torn(path: Path) -> None:
-    warnings.warn(f"{path}: the last line is incomplete and was skipped", TornTailWarning, stacklevel=3)
-
-
-def _holder(handle: int) -> str:
-    """Who wrote the lock file, as it says."""
-    return os.pread(handle, 300, 0).decode(errors="replace").strip()
-
-
 def _step_files(run: Path) -> list[tuple[int, Path]]:
     """Trajectory files with their steps, ascending."""
     folder = run / "trajectories"
@@ -260,20 +223,10 @@ def _step_files(run: Path) -> list[tuple[int, Path]]:
 
 def _metric_lines(path: Path) -> Iterator[tuple[dict[str, Any] | None, int]]:
     """Metric records with the offset after each; a torn tail comes as None, last."""
-    offset = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            offset += len(line)
-            if not line.endswith(b"\n"):
-                yield None, offset
-                return
-            try:
-                record = loads(line)
-            except DataError as error:
-                raise DataError.at(path, number, None, str(error)) from error
-            if not isinstance(record, dict) or type(record.get("step")) is not int:
-                raise DataError.at(path, number, "step", "must be an integer")
-            yield record, offset
+    for number, (record, after) in enumerate(json_lines(path), start=1):
+        if record is not None and type(record.get("step")) is not int:
+            raise DataError.at(path, number, "step", "must be an integer")
+        yield record, after
 
 
 def _frames(path: Path) -> Iterator[tuple[bytes | None, int]]:
@@ -311,31 +264,6 @@ def _cut_frames(path: Path) -> None:
     if path.exists():
         ends = [0, *(after for frame, after in _frames(path) if frame is not None)]
         os.truncate(path, ends[-1])
-
-
-def _append(path: Path, content: bytes) -> None:
-    """Append with one open file, or leave the file as it was (a full disk must not leave half a line in the middle)."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        before, view = os.fstat(handle).st_size, memoryview(content)
-        try:
-            while view:
-                view = view[os.write(handle, view) :]
-        except OSError:
-            os.ftruncate(handle, before)
-            raise
-    finally:
-        os.close(handle)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a small file, whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def _null_non_finite(value: Any) -> Any:
