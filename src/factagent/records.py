@@ -59,11 +59,18 @@ def group_to_record(
             trajectory["messages"] = []
         for one in trajectory["steps"]:
             if not token_ids:
-                one["generation"] |= {"prompt_ids": [], "response_ids": [], "logprobs": []}
+                _drop_ids(one["generation"])
             if not passage_text and one["observation"] is not None:
                 for passage in one["observation"]["passages"]:
                     passage["text"] = ""
     return {"schema": SCHEMA, "step": step, **record, "credit": to_plain(credit)}
+
+
+def _drop_ids(generation: dict[str, Any]) -> None:
+    """Leave the ids out of a written generation, and keep their number."""
+    if generation["response_ids"]:
+        generation["response_tokens"] = len(generation["response_ids"])
+    generation |= {"prompt_ids": [], "response_ids": [], "logprobs": []}
 
 
 def record_to_group(record: object) -> Group:
@@ -96,7 +103,9 @@ def to_plain(value: object) -> Any:
         return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         kind = {"action": _KIND_OF[type(value)]} if type(value) in _KIND_OF else {}
-        return kind | {name: to_plain(getattr(value, name)) for name in _field_names(type(value))}
+        later = _later_fields(type(value))
+        named = ((name, getattr(value, name)) for name in _field_names(type(value)))
+        return kind | {name: to_plain(item) for name, item in named if name not in later or item != later[name]}
     if isinstance(value, Mapping):
         return {_key(key): to_plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -160,6 +169,12 @@ def _field_names(cls: type) -> tuple[str, ...]:
 
 
 @functools.cache
+def _later_fields(cls: type) -> dict[str, object]:
+    """Default of each field that records of the first release lack."""
+    return {field.name: field.default for field in dataclasses.fields(cls) if field.metadata.get("later")}
+
+
+@functools.cache
 def _field_types(cls: type) -> dict[str, Any]:
     """Names and resolved types of a dataclass or a named tuple."""
     return typing.get_type_hints(cls)
@@ -218,13 +233,13 @@ def _decode_union(members: tuple[Any, ...], value: Any, where: str) -> Any:
 
 
 def _decode_fields(cls: type, value: Any, where: str) -> Any:
-    """A dataclass from an object: every field present, none unknown."""
+    """A dataclass from an object: every field present but those that came later, none unknown."""
     if not isinstance(value, dict):
         raise _wrong(where, "an object", value)
     hints = _field_types(cls)
     prefix = f"{where}." if where else ""
     unknown = [key for key in value if key not in hints]
-    missing = [name for name in _field_names(cls) if name not in value]
+    missing = [name for name in _field_names(cls) if name not in value and name not in _later_fields(cls)]
     if unknown or missing:
         raise DataError(f"field '{prefix}{(unknown + missing)[0]}': {'unknown' if unknown else 'missing'}")
     return cls(**{name: _decode(hints[name], item, f"{prefix}{name}") for name, item in value.items()})

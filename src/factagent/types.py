@@ -11,6 +11,10 @@ from enum import StrEnum
 from typing import NamedTuple
 
 
+LATER = {"later": True}
+"""Metadata of a field that a released record lacks: `records` writes it only where it differs from its default."""
+
+
 class Triple(NamedTuple):
     """One statement: subject, relation, object (strings as the policy wrote them, outer blanks stripped)."""
 
@@ -119,7 +123,8 @@ class Generation:
 
     `prompt_ids` are the tokens the policy read, `response_ids` those it sampled and `logprobs` (nats, same length as
     `response_ids`) their log-probabilities under the sampling distribution (logits / temperature). They are empty for
-    policies without tokens (scripted, endpoints). `finish_reason` is "stop" (the end token was sampled) or "length".
+    policies without tokens (scripted, endpoints). `finish_reason` is "stop" (the reply ended by itself), "length" (it
+    was cut), "content_filter" (an endpoint's provider cut it), or `episode.OVERLONG`.
     """
 
     text: str
@@ -128,7 +133,15 @@ class Generation:
     logprobs: tuple[float, ...] = ()
     finish_reason: str = "stop"
     prompt_tokens: int = 0
-    """Length of the prompt in the policy's tokens (kept where the ids are not)."""
+    """Length of the prompt in the policy's tokens (kept where the ids are not). No prompt is empty, so 0 says that the
+    counts are unknown: nobody guesses them."""
+    response_tokens: int = field(default=0, metadata=LATER)
+    """Length of the reply in the policy's tokens, where the ids are not kept; see `sampled_tokens`."""
+
+    @property
+    def sampled_tokens(self) -> int:
+        """Tokens of the reply: its ids where there are any, else the count that came with it (0 where unknown)."""
+        return len(self.response_ids) or self.response_tokens
 
 
 @dataclass(frozen=True, slots=True)

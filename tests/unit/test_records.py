@@ -252,3 +252,20 @@ def test_what_is_no_object_or_no_json_is_refused():
 def test_a_lone_surrogate_in_what_the_policy_wrote_is_kept():
     group = replace(GROUP, question=replace(GROUP.question, text="a\ud800b"))
     assert record_to_group(loads(dumps(group_to_record(group)))) == group
+
+
+def test_a_field_that_came_later_is_written_only_where_it_says_something():
+    """So that records of today without it are the bytes of version 1, and records of then still read."""
+    counted = Generation("x", prompt_tokens=7, response_tokens=3)
+    assert to_plain(counted)["response_tokens"] == 3
+    assert "response_tokens" not in to_plain(Generation("x", prompt_tokens=7))
+    group = Group(Question("q", "?", ("a",)), (Trajectory((Step(Answer("a"), counted), Step(Answer("a")))),))
+    assert record_to_group(group_to_record(group)) == group
+
+
+def test_a_record_without_ids_keeps_their_number():
+    generation = Generation("x", (1, 2), (3, 4, 5), (0.0, 0.0, 0.0), prompt_tokens=2)
+    group = Group(Question("q", "?", ("a",)), (Trajectory((Step(Answer("a"), generation),)),))
+    (read,) = record_to_group(group_to_record(group, token_ids=False)).trajectories
+    assert read.steps[0].generation.response_ids == ()
+    assert read.steps[0].generation.sampled_tokens == generation.sampled_tokens == 3

@@ -51,7 +51,7 @@ class QuestionResult:
     @property
     def response_tokens(self) -> int:
         """Sampled tokens over all rounds."""
-        return sum(len(step.generation.response_ids) for step in self.trajectory.steps)
+        return sum(step.generation.sampled_tokens for step in self.trajectory.steps)
 
 
 def gold_coverage(question: Question, trajectory: Trajectory) -> float | None:
