@@ -35,7 +35,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "FactAgent (paper)": (),
     "exact-match clustering": ("credit.equivalence=exact",),
     "no redistribution": ("credit.attribution=0",),
-    "penalties only": ('credit.utility="none"',),
+    "penalties only": ("credit.utility=none",),
     "centred prior": ("credit.prior=centred",),
     "candidate": ("credit.prior=centred", "credit.counting=leave-one-out"),
 }

@@ -39,7 +39,7 @@ class _Layer(NamedTuple):
 def load_config(model: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
     """The configuration of `model` from a TOML file (if any) and overrides such as `learner.kl_coef=0.01`.
 
-    The value of an override is read as TOML, and as a plain string where it is none; `none` unsets.
+    The value of an override is read as TOML, and as a plain string where it is none; `null` unsets.
 
     Raises:
         ConfigError: a file cannot be read, files extend each other in a circle, a key is unknown, a value is refused.
@@ -97,7 +97,7 @@ def _override_layer(override: str) -> _Layer:
 
 
 def _override_value(text: str) -> object:
-    if text.lower() == "none":
+    if text == "null":
         return None
     try:
         parsed = tomllib.loads(f"value = {text}")

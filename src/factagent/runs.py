@@ -3,6 +3,7 @@
     config.toml                          the resolved configuration
     metrics.jsonl                        one line a step; wall-clock figures only under "seconds"
     trajectories/step-000012.jsonl.zst   one group a line, each line a zstd frame of its own
+    skipped/step-000012.jsonl.zst        the batch of an update that was skipped as not finite, with its tokens
     checkpoints/step-12/                 see `factagent.train.checkpoint`
     summary.json                         written at the end
     run.lock                             held by the one process that writes
@@ -20,10 +21,10 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import zstandard
 
@@ -47,6 +48,7 @@ class RunDirectory:
         self.config_path = path / "config.toml"
         self.metrics_path = path / "metrics.jsonl"
         self.trajectories = path / "trajectories"
+        self.skipped = path / "skipped"
         self.checkpoints = path / "checkpoints"
         self.summary_path = path / "summary.json"
         self.lock_path = path / "run.lock"
@@ -117,18 +119,25 @@ class RunDirectory:
             credit: any dataclass or mapping, see `records.to_plain`.
             keep: `token_ids`, `passage_text`, `messages` of `records.group_to_record`.
         """
-        path = self.trajectories / f"step-{step:06d}.jsonl.zst"
+        path = _step_file(self.trajectories, step)
         if path != self._repaired:
             self.trajectories.mkdir(parents=True, exist_ok=True)
             _cut_frames(path)
             self._repaired = path
-        line = dumps(group_to_record(group, credit, step=step, **keep)) + b"\n"
-        append(path, zstandard.ZstdCompressor(level=3, write_checksum=True).compress(line))
+        append(path, _frame(group_to_record(group, credit, step=step, **keep)))
+
+    def write_skipped(self, step: int, groups: Sequence[Group], credits: Sequence[object]) -> Path:
+        """Keep the batch of a skipped update, tokens and prompts included, so that its cause can be looked for."""
+        self.skipped.mkdir(exist_ok=True)
+        path = _step_file(self.skipped, step)
+        frames = (_frame(group_to_record(g, c, step=step)) for g, c in zip(groups, credits, strict=True))
+        replace(path, b"".join(frames))
+        return path
 
     def truncate_to(self, step: int) -> None:
         """Drop what was written after `step`: metrics, trajectories and the summary. Call it when resuming."""
         self._last_step = self._cut_metrics(step)
-        for later, path in _step_files(self.path):
+        for later, path in (*_step_files(self.trajectories), *_step_files(self.skipped)):
             if later > step:
                 path.unlink()
         self.summary_path.unlink(missing_ok=True)
@@ -136,7 +145,7 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Flush metrics and trajectories to the disk; call it before a checkpoint, which must not outlive them."""
-        newest = [path for _, path in _step_files(self.path)][-1:]
+        newest = [path for _, path in _step_files(self.trajectories)][-1:]
         for path in [self.metrics_path, *newest]:
             if path.exists():
                 handle = os.open(path, os.O_RDONLY)
@@ -185,7 +194,9 @@ def metrics_digest(run: Path) -> str:
     return hashlib.sha256(b"\n".join(lines)).hexdigest()
 
 
-def read_groups(run: Path, step: int | None = None) -> Iterator[tuple[int, Group, dict[str, Any] | None]]:
+def read_groups(
+    run: Path, step: int | None = None, *, folder: Literal["trajectories", "skipped"] = "trajectories"
+) -> Iterator[tuple[int, Group, dict[str, Any] | None]]:
     """The groups of a run (or of one step) in the order written: step, group, credit as plain mappings (or None).
 
     One record is in memory at a time. A torn tail is skipped with one warning a file.
@@ -193,7 +204,7 @@ def read_groups(run: Path, step: int | None = None) -> Iterator[tuple[int, Group
     Raises:
         DataError: if a frame is damaged or a record malformed; the message names file, line and field.
     """
-    for number, path in _step_files(run):
+    for number, path in _step_files(run / folder):
         if step is not None and number != step:
             continue
         for line, (frame, _) in enumerate(_frames(path), start=1):
@@ -211,12 +222,20 @@ def read_groups(run: Path, step: int | None = None) -> Iterator[tuple[int, Group
 
 def group_steps(run: Path) -> list[int]:
     """The steps whose trajectories are stored, ascending."""
-    return [step for step, _ in _step_files(run)]
+    return [step for step, _ in _step_files(run / "trajectories")]
 
 
-def _step_files(run: Path) -> list[tuple[int, Path]]:
+def _step_file(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:06d}.jsonl.zst"
+
+
+def _frame(record: Mapping[str, Any]) -> bytes:
+    """One record as a line in a zstd frame of its own."""
+    return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(dumps(record) + b"\n")
+
+
+def _step_files(folder: Path) -> list[tuple[int, Path]]:
     """Trajectory files with their steps, ascending."""
-    folder = run / "trajectories"
     names = [entry for entry in folder.iterdir() if _STEP_FILE.fullmatch(entry.name)] if folder.is_dir() else []
     return sorted((int(path.name[5 : -len(".jsonl.zst")]), path) for path in names)
 

@@ -104,7 +104,7 @@ def test_wrong_flags_exit_with_2(config_file, tmp_path, capsys, command):
 
 
 def test_data_that_is_not_there_exits_with_2(config_file, tmp_path, capsys):
-    arguments = ("--config", config_file, "--set", "data.world=none", "--set", f"data.directory={tmp_path / 'empty'}")
+    arguments = ("--config", config_file, "--set", "data.world=null", "--set", f"data.directory={tmp_path / 'empty'}")
     code, message = refusal(capsys, "train", *arguments, "--out", tmp_path / "run")
     assert code == 2
     assert message.startswith(f"data.corpus: {tmp_path / 'empty' / 'corpus.jsonl'} does not exist")

@@ -229,6 +229,9 @@ def test_updates_that_are_not_finite_are_skipped_counted_and_stop_the_run(config
     rows = read_metrics(run.path)
     assert [row["updates_skipped"] for row in rows] == [1, 1, 1]
     assert [row["loss"] for row in rows] == [None, None, None]
+    kept = [(step, group) for step, group, _ in read_groups(run.path, folder="skipped")]
+    assert [step for step, _ in kept] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert all(one.generation.response_ids for _, group in kept for t in group.trajectories for one in t.steps)
     assert checkpoint_steps(run.checkpoints) == [3]
     checkpoint = load_checkpoint(run.checkpoints / "step-3")
     assert checkpoint.state["non_finite"] == 3

@@ -129,7 +129,7 @@ def test_errors_name_the_layer_that_set_the_value(tmp_path: Path) -> None:
         ('name="12"', Config(name="12")),
         ("name=a=b", Config(name="a=b")),
         (" steps = 3", Config(steps=3)),
-        ("limit=none", Config(limit=None)),
+        ("limit=null", Config(limit=None)),
         ("folder=some/where", Config(folder=Path("some/where"))),
         ("world.hops=[3]", Config(world=World(hops=(3,)))),
         ("world={entities = 2}", Config(world=World(entities=2))),
@@ -141,7 +141,7 @@ def test_overrides(override: str, config: Config) -> None:
 
 
 def test_later_overrides_win() -> None:
-    assert load_config(Config, None, ["limit=3", "limit=none"]).limit is None
+    assert load_config(Config, None, ["limit=3", "limit=null"]).limit is None
     assert load_config(Config, None, ["steps=3", "steps=4"]).steps == 4
 
 

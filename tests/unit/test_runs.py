@@ -335,3 +335,14 @@ def test_kill_9_while_logging_loses_nothing_acknowledged(tmp_path):
         assert names[: int(last) + 1] == [str(step) for step in range(int(last) + 1)]
         assert steps[: int(last) + 1] == list(range(int(last) + 1))
         assert len(names) <= int(last) + 2
+
+
+def test_the_batch_of_a_skipped_update_is_kept_whole_and_cut_with_the_rest(run):
+    fill(run, 1, 2)
+    run.write_skipped(2, [group("x"), group("y")], [{"baseline": 0.5}, None])
+    kept = list(read_groups(run.path, folder="skipped"))
+    assert kept == [(2, group("x"), {"baseline": 0.5}), (2, group("y"), None)]
+    assert [one.question.id for _, one, _ in read_groups(run.path, step=2)] == ["a2", "b2"]
+    run.truncate_to(1)
+    assert not list(run.skipped.iterdir())
+    assert group_steps(run.path) == [1]

@@ -162,6 +162,8 @@ class Trainer:
             with clock.phase("eval"):
                 row["eval"] = self.evaluate_dev()
         with clock.phase("write"):
+            if report.skipped:
+                self.run.write_skipped(step, groups, credits)
             every = config.schedule.save_trajectories_every
             if every and step % every == 0:
                 for group, credit in zip(groups, credits, strict=True):
