@@ -36,11 +36,12 @@ class Row:
     """One JSON object of a file, or an object nested in it, with typed getters.
 
     Getters take a default; without one an absent field (or null) is an error. `at` is the path of this object within
-    its line, empty for the line itself.
+    its line, empty for the line itself. `line` counts from 1; it is None where the file is one JSON array, and `at`
+    then starts with the index.
     """
 
     source: str
-    line: int
+    line: int | None
     fields: Mapping[str, object]
     at: str = ""
 
@@ -164,6 +165,11 @@ def iter_rows(source: str | Path) -> Iterator[tuple[int, dict[str, object]]]:
     """Line number (from 1) and object of each row; see `read_rows`."""
     for number, line in iter_lines(source):
         yield number, _decode(_name(source), number, line)
+
+
+def row_of_line(source: str | Path, number: int, line: bytes) -> Row:
+    """The row that a line of `iter_lines` holds; raises DataError as `read_rows`."""
+    return Row(_name(source), number, _decode(_name(source), number, line))
 
 
 def iter_lines(source: str | Path) -> Iterator[tuple[int, bytes]]:

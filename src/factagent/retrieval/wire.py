@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from factagent.data.contents import contents_of, split_contents
 from factagent.errors import DataError
 from factagent.retrieval.base import RetrievalError
 from factagent.types import Passage
@@ -88,20 +89,6 @@ class RequestError(DataError):
     def __init__(self, status: int, code: str, message: str, field: str | None = None) -> None:
         super().__init__(message)
         self.status, self.code, self.field = status, code, field
-
-
-def contents_of(passage: Passage) -> str:
-    """Title in double quotes, a line break, the text: how the corpora of Search-R1 hold a passage."""
-    return f'"{passage.title.replace(chr(10), " ")}"\n{passage.text}'
-
-
-def split_contents(contents: str) -> tuple[str, str]:
-    """Title and text of `contents`: the first line is the title, quoted or not; a single line has no title."""
-    first, line_break, rest = contents.partition("\n")
-    if not line_break:
-        return "", contents
-    quoted = len(first) >= 2 and first[0] == first[-1] == '"'
-    return first[1:-1] if quoted else first, rest
 
 
 def encode_request(call: Call) -> bytes:
