@@ -30,6 +30,7 @@ import orjson
 
 from factagent.data.contents import contents_of, split_contents
 from factagent.errors import DataError
+from factagent.http import FailureKind
 from factagent.retrieval.base import RetrievalError
 from factagent.types import Passage
 
@@ -91,6 +92,14 @@ class RequestError(DataError):
         self.status, self.code, self.field = status, code, field
 
 
+class ReplyError(RetrievalError):
+    """A reply that does not answer its call: `kind` is `bad_json` or `bad_schema`, `problem` leaves out the URL."""
+
+    def __init__(self, url: str, kind: FailureKind, problem: str) -> None:
+        super().__init__(f"{url}: {problem}")
+        self.kind, self.problem = kind, problem
+
+
 def encode_request(call: Call) -> bytes:
     """The JSON body of a request, to post to `call.form.path`. Lone surrogates, which JSON cannot carry, become `?`."""
     values: list[object] = [list(call.queries) if call.form.takes_many else call.queries[0], call.top_k, call.scores]
@@ -143,13 +152,13 @@ def decode_reply(call: Call, body: bytes, url: str) -> list[tuple[Passage, ...]]
     where the server gives none (ZeroSearch, and Search-R1's BM25 and online servers).
 
     Raises:
-        RetrievalError: not JSON, not the form of the call, another number of results than queries, more passages than
+        ReplyError: not JSON, not the form of the call, another number of results than queries, more passages than
             asked for, or a score that is not finite; it names `url` and the field.
     """
     try:
         reply = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise RetrievalError(f"{url}: the reply is not JSON: {error}") from None
+        raise ReplyError(url, FailureKind.BAD_JSON, f"the reply is not JSON: {error}") from None
     return _Reply(url, call).passages(reply)
 
 
@@ -248,7 +257,8 @@ class _Reply:
 
     def _fail(self, at: str, problem: str) -> NoReturn:
         form = f"the server does not speak the form {self.call.form} of this call, or is broken"
-        raise RetrievalError(f"{self.url}: reply field '{at.lstrip('.') or '(whole body)'}' {problem}; {form}")
+        field = at.lstrip(".") or "(whole body)"
+        raise ReplyError(self.url, FailureKind.BAD_SCHEMA, f"reply field '{field}' {problem}; {form}")
 
 
 def _form_of(path: str, fields: dict[str, object]) -> Form:
