@@ -46,6 +46,10 @@ GROUPS = {
         {"build": ("world:build", "Generate its corpus and questions.")},
     ),
     "index": ("Retrieval indexes.", {"build": ("index:build", "Index a corpus for BM25 search.")}),
+    "serve": (
+        "Servers.",
+        {"retrieval": ("serve:retrieval", "Serve an index over HTTP, in the forms of Search-R1 and others.")},
+    ),
     "tiny": ("The tiny policy.", {"build": ("tiny:build", "Make its tokenizer and cold-started weights.")}),
 }
 """Command with subcommands -> (help line, subcommands)."""
@@ -62,6 +66,9 @@ EXTRA_OF_MODULE = {
     "openai": "endpoint",
     "starlette": "serve",
     "uvicorn": "serve",
+    "uvloop": "serve",
+    "prometheus_client": "serve",
+    "httptools": "serve",
 }
 """Optional module -> the extra that installs it."""
 
