@@ -1,7 +1,7 @@
 """The manifest of an index directory: what was indexed, how, and the hash of every file.
 
-An index is read only where the manifest fits: known format and version, exactly the expected files, sizes and SHA-256
-as written. A changed byte anywhere is an error that names the file.
+An index is read only where the manifest fits: known format and version, exactly the expected files, their sizes. Hashes
+are compared where the caller asks for it (`verify_files`); a changed byte is then an error that names the file.
 """
 
 from __future__ import annotations
@@ -56,9 +56,7 @@ class IndexManifest(_Record):
     """Everything needed to decide whether an index may be read, and to build the same one again."""
 
     format: Literal["factagent-bm25"] = "factagent-bm25"
-    version: Literal[1] = 1
-    bm25s: str
-    """Version of the library that computed the scores (a record: reading needs only the arrays)."""
+    version: Literal[2] = 2
     settings: BM25Settings
     tokeniser: Tokeniser
     passages: int = Field(ge=1)
@@ -103,8 +101,8 @@ def read_manifest(directory: Path) -> IndexManifest:
         raise DataError(f"{path}: key '{key}' is {first['input']!r}: {first['msg']}; {_REBUILD}") from error
 
 
-def verify_files(directory: Path, manifest: IndexManifest, names: Sequence[str]) -> None:
-    """Check that the manifest lists exactly `names` and that each file is as it was written.
+def verify_files(directory: Path, manifest: IndexManifest, names: Sequence[str], *, hashes: bool = True) -> None:
+    """Check that the manifest lists exactly `names` and that each file has its size and, with `hashes`, its bytes.
 
     Raises:
         CorruptError: names the first file that is missing, or has another size or hash.
@@ -118,5 +116,5 @@ def verify_files(directory: Path, manifest: IndexManifest, names: Sequence[str])
             raise CorruptError(f"{path} is missing; {_REBUILD}")
         if (size := path.stat().st_size) != wanted.bytes:
             raise CorruptError(f"{path}: {size} bytes, the manifest says {wanted.bytes}; {_REBUILD}")
-        if file_record(path).sha256 != wanted.sha256:
+        if hashes and file_record(path).sha256 != wanted.sha256:
             raise CorruptError(f"{path}: its SHA-256 differs from the manifest's; {_REBUILD}")
