@@ -37,7 +37,8 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no redistribution": ("credit.attribution=0",),
     "penalties only": ("credit.utility=none",),
     "centred prior": ("credit.prior=centred",),
-    "candidate": ("credit.prior=centred", "credit.counting=leave-one-out"),
+    "centred + leave-one-out": ("credit.prior=centred", "credit.counting=leave-one-out"),
+    "centred + consensus": ("credit.prior=centred", "credit.consensus=0.1"),
 }
 """Overrides of the configuration's `credit` table. "Penalties only" is the paper's reward without its process term but
 with its auxiliary penalties; "outcome only" has neither."""
