@@ -119,4 +119,5 @@ def _tracked(items: Iterator[Item], kind: Kind) -> Iterable[Item]:
     from rich.console import Console
     from rich.progress import track
 
-    return track(items, f"reading {kind}", console=Console(file=sys.stderr), transient=True)
+    console = Console(file=sys.stderr)
+    return track(items, f"reading {kind}", console=console, transient=True, disable=not console.is_terminal)

@@ -1,7 +1,7 @@
 """A folder of documents as a corpus: `.txt`, `.md`, `.html` and `.pdf`, split into passages.
 
 Passages are `{"id": "relative/path.md#3", "title", "text"}`, numbered from 1 in each document; documents come in the
-order of their paths. What is left out is named: in `DocumentFolder.skipped`, and in one warning of this module's logger.
+order of their paths. What is left out is named in `DocumentFolder.skipped`, and in a warning of this module's logger.
 """
 
 from __future__ import annotations

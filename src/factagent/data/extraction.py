@@ -52,7 +52,7 @@ def read_document(path: Path) -> Document:
 
 
 def clean_text(text: str) -> str:
-    """NFC, line breaks as `\\n`, no control characters but tab and line break, no lone surrogates, outer blanks off."""
+    """NFC, uniform line breaks, no control characters but these and tabs, no lone surrogates, outer blanks off."""
     text = re.sub(r"\r\n?|[\x0b\x0c\x85\u2028]", "\n", text).replace("\u2029", "\n\n")
     kept = "".join(char for char in text if char in "\n\t" or unicodedata.category(char) not in ("Cc", "Cs"))
     return unicodedata.normalize("NFC", kept).strip()
@@ -105,8 +105,7 @@ def _read_html(content: bytes) -> tuple[str, str]:
     if page is None:
         raise _UnreadableError("is no HTML page that can be read")
     title = page.findtext(".//title") or ""
-    found = trafilatura.bare_extraction(page, favor_recall=True, include_comments=False)
-    text = (found.text if found is not None else None) or trafilatura.html2txt(content)
+    text = trafilatura.extract(page, favor_recall=True, include_comments=False) or trafilatura.html2txt(content)
     # The extractor puts each block on a line of its own.
     return title, "\n\n".join(text.splitlines())
 
@@ -120,14 +119,13 @@ def _read_pdf(content: bytes) -> tuple[str, str]:
 
     try:
         reader = PdfReader(io.BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise _UnreadableError("is encrypted; save a copy without the password")
-        pages = [page.extract_text() for page in reader.pages]
-    except _UnreadableError:
-        raise
-    except Exception as error:  # noqa: BLE001
+        locked = reader.is_encrypted and not reader.decrypt("")
+        pages = [] if locked else [page.extract_text() for page in reader.pages]
+    except Exception as error:
         # A damaged file makes pypdf fail in ways beyond its own errors (KeyError, RecursionError, ...).
         raise _UnreadableError(f"is no PDF that can be read: {type(error).__name__}: {error}") from error
+    if locked:
+        raise _UnreadableError("is encrypted; save a copy without the password")
     return "", re.sub(r"(?<=[a-z])-\n(?=[a-z])", "", "\n\n".join(pages))
 
 

@@ -65,8 +65,9 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, object]]) -> int:
     try:
         with temporary.open("wb") as stream:
             with _packer(path, stream) as packed:
-                for count, row in enumerate(rows, start=1):
+                for row in rows:
                     packed.write(_encode(row))
+                    count += 1
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

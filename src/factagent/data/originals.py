@@ -20,13 +20,7 @@ def hotpotqa_question(row: Row) -> Question:
     Raises:
         DataError: a field is missing or malformed; the published test sets have no `answer`.
     """
-    answers = (filled_text(row, "answer"), *row.texts("answer_aliases", ()))
-    return Question(
-        identifier(row, "_id"),
-        filled_text(row, "question").strip(),
-        tuple(dict.fromkeys(answers)),
-        *annotations_of(row),
-    )
+    return Question(identifier(row, "_id"), filled_text(row, "question").strip(), _answers(row), *annotations_of(row))
 
 
 def musique_question(row: Row) -> Question:
@@ -38,8 +32,7 @@ def musique_question(row: Row) -> Question:
     identity = identifier(row, "id")
     kind = _MUSIQUE_TYPE.match(identity)
     known = annotations_of(row)._replace(type=kind[0] if kind else None)
-    answers = (filled_text(row, "answer"), *row.texts("answer_aliases", ()))
-    return Question(identity, filled_text(row, "question").strip(), tuple(dict.fromkeys(answers)), *known)
+    return Question(identity, filled_text(row, "question").strip(), _answers(row), *known)
 
 
 def popqa_question(row: Row) -> Question:
@@ -47,6 +40,11 @@ def popqa_question(row: Row) -> Question:
     return Question(
         identifier(row, "id"), filled_text(row, "question").strip(), _possible_answers(row), *annotations_of(row)
     )
+
+
+def _answers(row: Row) -> tuple[str, ...]:
+    """The answer, then its aliases, without repeats."""
+    return tuple(dict.fromkeys((filled_text(row, "answer"), *row.texts("answer_aliases", ()))))
 
 
 def _possible_answers(row: Row) -> tuple[str, ...]:
