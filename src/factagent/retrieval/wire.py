@@ -289,6 +289,8 @@ def _count(fields: dict[str, object], name: str) -> int | None:
     value = fields.get(name, 10 if name == "top_n" else None)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # 3.0 is a whole number in JSON
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise RequestError(422, "wrong_type", f"must be a whole number from 0, found {_shown(value)}", name)
     return value or None

@@ -117,7 +117,7 @@ def _list(items: Schema) -> Schema:
 
 
 def _pair(*items: Schema) -> Schema:
-    return {"type": "array", "prefixItems": list(items), "items": False, "minItems": len(items)}
+    return {"type": "array", "items": _any_of(*items), "minItems": len(items), "maxItems": len(items)}
 
 
 def _one_of(*schemas: Schema) -> Schema:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from factagent.errors import ServiceError, UsageError
 from factagent.retrieval.base import Retriever
@@ -101,7 +102,7 @@ async def _serve(
     metrics = Metrics()
     searches = SearchQueue(metrics, max_waiting=settings.max_queue, max_batch=settings.max_batch, cache=settings.cache)
     app = build_app(searches, metrics, top_k=settings.top_k, limits=settings.limits, token=settings.token)
-    server = _Server(app, searches)
+    server = RetrievalServer(app, searches)
     with _stopped_by_signals(server):
         loading = asyncio.ensure_future(searches.load(open_retriever))
         loading.add_done_callback(lambda done: _loaded(done, server, on_ready))
@@ -121,13 +122,13 @@ def _loaded(
         on_ready(loading.result())
 
 
-class _Server(uvicorn.Server):
-    """uvicorn, which refuses what still waits when the drain has lasted long enough."""
+class RetrievalServer(uvicorn.Server):
+    """uvicorn over an application of `app.build_app`; a drain that lasts too long refuses what still waits."""
 
-    def __init__(self, app: object, searches: SearchQueue) -> None:
+    def __init__(self, app: ASGIApp, searches: SearchQueue) -> None:
         super().__init__(
             uvicorn.Config(
-                app,  # type: ignore[arg-type]
+                app,
                 http="httptools",
                 ws="none",
                 lifespan="off",
