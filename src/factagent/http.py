@@ -73,7 +73,13 @@ class CallFailure(ServiceError):
     @property
     def is_passing(self) -> bool:
         """True where another try may succeed: a failure of the transport, or one of `RETRIED_STATUSES`."""
-        return self.kind in _PASSING or self.status in RETRIED_STATUSES
+        return self.kind in _PASSING or (self.kind is FailureKind.HTTP_STATUS and self.status in RETRIED_STATUSES)
+
+    def reworded(self, detail: str) -> CallFailure:
+        """The same failure in other words."""
+        twin = CallFailure(self.kind, detail, status=self.status, retry_after_s=self.retry_after_s)
+        twin.tries, twin.seconds = self.tries, self.seconds
+        return twin
 
     @property
     def spent(self) -> str:
@@ -131,17 +137,36 @@ class RetryRule:
         if not (0 <= self.first_wait_s <= self.longest_wait_s < float("inf") and 1 <= self.growth < float("inf")):
             raise ValueError(f"{self} must have 0 <= first_wait_s <= longest_wait_s and growth >= 1, all finite")
 
-    def wait_s(self, tries: int, asked_s: float | None = None) -> float:
-        """Seconds to wait after try number `tries`; `asked_s` is the server's own wish, kept up to a limit.
+    def wait_s(self, tries: int, failure: CallFailure) -> float | None:
+        """Seconds to wait after try number `tries`; None where it was the last, or another would fail the same way.
 
-        A wish is a lower bound: what is added on top (up to `first_wait_s`) keeps clients apart.
+        What a server asks for is a lower bound: what is added on top (up to `first_wait_s`) keeps clients apart.
         """
-        if asked_s is not None:
-            return min(asked_s, LONGEST_RETRY_AFTER_S) + random.uniform(0, self.first_wait_s)
+        if tries >= self.tries or not failure.is_passing:
+            return None
+        if failure.retry_after_s is not None:
+            return min(failure.retry_after_s, LONGEST_RETRY_AFTER_S) + random.uniform(0, self.first_wait_s)
         return random.uniform(0, min(self.longest_wait_s, self.first_wait_s * self.growth ** (tries - 1)))
 
 
-async def retrying(once: Callable[[], Awaitable[Result]], rule: RetryRule, total_s: float) -> Result:
+@dataclass(frozen=True, slots=True)
+class PollRule:
+    """How a server that may still be starting is asked again: without end, in steps that double up to `longest_s`.
+
+    What cannot pass by waiting (a wrong token, another protocol) ends it at once.
+    """
+
+    first_s: float = 0.1
+    longest_s: float = 2.0
+
+    def wait_s(self, tries: int, failure: CallFailure) -> float | None:
+        """Seconds until the next look; None where waiting is of no use."""
+        if not failure.is_passing and (failure.status is None or failure.status < 500):
+            return None
+        return min(self.longest_s, self.first_s * 2.0 ** min(tries - 1, 30))
+
+
+async def retrying(once: Callable[[], Awaitable[Result]], rule: RetryRule | PollRule, total_s: float) -> Result:
     """Await `once()` until it succeeds, under the rule and within the budget.
 
     Args:
@@ -165,8 +190,7 @@ async def retrying(once: Callable[[], Awaitable[Result]], rule: RetryRule, total
             failure = _out_of_budget(total_s, "in the middle of a try", last)
         except CallFailure as error:
             failure = error
-            if error.is_passing and tries < rule.tries:
-                wait = rule.wait_s(tries, error.retry_after_s)
+            if (wait := rule.wait_s(tries, error)) is not None:
                 if loop.time() - began + wait < total_s:
                     last = error
                     await asyncio.sleep(wait)

@@ -116,6 +116,8 @@ class FaultyServer:
         """Listen. The fault `refused` takes a port and then listens to nobody."""
         if self.fault not in FAULTS:
             raise ValueError(f"unknown fault {self.fault!r}; known are {', '.join(FAULTS)}")
+        if self.fault == "gzip_bomb":
+            _bomb()  # made before anybody waits for it
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
@@ -293,6 +295,16 @@ class FaultyServer:
         connection.sendall(_head("200 OK", len(body) - 10) + body)
         return False
 
+    def _echo_error(self, connection: socket.socket, request: Request) -> bool:
+        """An error that shows the request's secrets, as debug pages do."""
+        _send(connection, request.headers.get("authorization", "").encode(), "500 Internal Server Error")
+        return False
+
+    def _echo_garbage(self, connection: socket.socket, request: Request) -> bool:
+        """No HTTP, but the request's secrets."""
+        connection.sendall(b"you sent " + request.headers.get("authorization", "").encode() + b"\r\n\r\n")
+        return False
+
     def _many_headers(self, connection: socket.socket, request: Request) -> bool:
         connection.sendall(b"HTTP/1.1 200 OK\r\n")
         while not self._stopping.is_set():
@@ -383,6 +395,8 @@ FAULTS: dict[str, Fault] = {
     "length_too_long": FaultyServer._length_too_long,
     "length_too_short": FaultyServer._length_too_short,
     "many_headers": FaultyServer._many_headers,
+    "echo_error": FaultyServer._echo_error,
+    "echo_garbage": FaultyServer._echo_garbage,
     "garbage": _blurts(b"\x00\x01\x02 this is not HTTP \xff\xfe\r\n\r\n"),
     "tls": _blurts(b"\x15\x03\x01\x00\x02\x02\x46"),  # a TLS alert: "unexpected message, protocol version"
     "http2": _blurts(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"),
