@@ -43,7 +43,7 @@ from factagent.retrieval.dense.approximate_manifest import (
     list_count,
     write_approximate_manifest,
 )
-from factagent.retrieval.dense.calibration import Sample, blocks, choose_nprobe, perturbed_sample, sample_of
+from factagent.retrieval.dense.calibration import Sample, blocks, choose_nprobe, finite, perturbed_sample, sample_of
 from factagent.retrieval.dense.vectors import VectorShards
 from factagent.retrieval.manifest import FileRecord, file_record
 
@@ -162,7 +162,7 @@ class _Build:
             rng = np.random.default_rng(self.settings.seed)
             rows = np.sort(rng.choice(len(self.shards), self.sample_rows, replace=False))
             index = _empty(self.settings.preset, self.shards.dimension, self.nlist, self.settings.seed)
-            index.train(self.shards.gather(rows))
+            index.train(finite(self.shards.gather(rows)))
             self._keep(TRAINED_NAME, index)
         self.report("train", self.sample_rows, self.sample_rows)
 

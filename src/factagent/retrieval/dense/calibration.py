@@ -36,10 +36,18 @@ def blocks(
         CorruptError: a value is NaN or infinite.
     """
     for first in range(start, stop, rows):
-        block = shards.read(first, min(first + rows, stop)).astype(np.float32)
-        if not np.isfinite(block).all():
-            raise CorruptError(f"vectors {first} to {first + len(block)} hold NaN or infinity; encode the corpus again")
-        yield first, block
+        yield first, finite(shards.read(first, min(first + rows, stop)).astype(np.float32))
+
+
+def finite(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The same rows.
+
+    Raises:
+        CorruptError: a value is NaN or infinite.
+    """
+    if not np.isfinite(rows).all():
+        raise CorruptError("the stored vectors hold NaN or infinity; encode the corpus again")
+    return rows
 
 
 def perturbed_sample(shards: VectorShards, count: int, rng: np.random.Generator, told: Callable[[int], None]) -> Sample:
