@@ -8,6 +8,7 @@ called "query" and "passage" or "document" in them, if there are any. Everything
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -143,7 +144,8 @@ def settings_of(
     where = Path(model_path(name))
     family = _family(where.name.lower())
     if family is None:
-        family = EncoderSettings(name=name, **_own_prompts(where))
+        query_prompt, passage_prompt = _own_prompts(where)
+        family = EncoderSettings(name=name, query_prefix=query_prompt, passage_prefix=passage_prompt)
     given = {"query_prefix": query_prefix, "passage_prefix": passage_prefix, "pooling": pooling, "titles": titles}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     changes["name"] = str(where.resolve()) if name != "minilm" and where.is_dir() else name
@@ -162,21 +164,16 @@ def _family(model_name: str) -> EncoderSettings | None:
     return None
 
 
-def _own_prompts(directory: Path) -> dict[str, str]:
-    """Prefixes that the model's own files declare, where they lie on this machine."""
-    import json
-
+def _own_prompts(directory: Path) -> tuple[str, str]:
+    """Prefixes of queries and passages that the model's own files declare, where they lie on this machine."""
     path = directory / "config_sentence_transformers.json"
     if not path.is_file():
-        return {}
+        return "", ""
     try:
         prompts = json.loads(path.read_text("utf-8")).get("prompts") or {}
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise DataError(f"{path}: not valid JSON ({error}); the encoder's directory is damaged") from error
-    return {
-        "query_prefix": prompts.get("query") or "",
-        "passage_prefix": prompts.get("passage") or prompts.get("document") or "",
-    }
+    return prompts.get("query") or "", prompts.get("passage") or prompts.get("document") or ""
 
 
 def _set_pooling(model: Any, settings: EncoderSettings) -> None:

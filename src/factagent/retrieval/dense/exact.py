@@ -1,12 +1,12 @@
 """Exact search: a fast scan of all vectors that keeps somewhat more than asked for, and an exact re-rank of those.
 
-The scan multiplies chunks of rows with all queries in bf16 (CPU with AMX, or GPU) and carries a running best. bf16 keeps
-eight bits, too few to tell apart scores around 0.8, so each product is made relative to the query's current threshold
-(the matrix product adds the bias before it rounds): numbers are finest near zero, which is where the choice is made.
+The scan multiplies chunks of rows with all queries in bf16 (CPU with AMX, or GPU) and carries a running best. bf16
+keeps eight bits, too few to tell apart scores around 0.8, so each product is made relative to the query's current
+threshold (the matrix product adds the bias before it rounds): numbers are finest near zero, where the choice is made.
 
 Kept rows are scored again in float64 from the stored fp16 rows. The difference between both scores shows how far the
-scan errs, and a query is done only if no row that the scan left out can belong to the best within five times the largest
-difference seen near the cut; else it is scanned again with a wider margin. So the result is that of a brute-force search.
+scan errs. A query is done only if no row that the scan left out can belong to the best, were the scan wrong by five
+times the largest difference seen near the cut; else more rows are kept. So the result is that of a brute-force search.
 """
 
 from __future__ import annotations

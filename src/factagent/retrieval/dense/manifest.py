@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +17,8 @@ from factagent.sentence_models import Precision
 FORMAT = "factagent-dense"
 _REBUILD = "build it again with: factagent index build --kind dense --encoder NAME --corpus FILE --out DIR"
 
+HASHED_BYTES = 256 << 20
+"""An index up to this size has its hashes compared whenever it is opened (a fraction of a second)."""
 Pooling = Literal["model", "mean", "cls"]
 """How token vectors become one: as the model's own files say, the mean over the text's tokens, or the first token."""
 TitleForm = Literal["plain", "quoted"]
@@ -67,6 +69,11 @@ class DenseManifest(_Record):
     """SHA-256 of the passages in canonical form (`passages.corpus_sha256`)."""
     files: dict[str, FileRecord]
 
+    @property
+    def vectors_sha256(self) -> str:
+        """Identity of the vectors: SHA-256 over the hashes of the shards."""
+        return hashlib.sha256("".join(self.files[name].sha256 for name in self.shards).encode("ascii")).hexdigest()
+
 
 def shard_name(number: int) -> str:
     """The file that holds a shard's vectors."""
@@ -104,12 +111,14 @@ def read_dense_manifest(directory: Path) -> DenseManifest:
     return manifest
 
 
-def verify_dense_files(directory: Path, manifest: DenseManifest, *, hashes: bool = True) -> None:
-    """Check the size of every file, and its SHA-256 unless told not to (some 2 seconds a gigabyte).
+def verify_dense_files(directory: Path, manifest: DenseManifest, *, verify: bool | None = None) -> None:
+    """Check the size of every file, and its SHA-256 with `verify`; None does so up to `HASHED_BYTES` in all.
 
     Raises:
         CorruptError: names the first file that is missing or differs.
     """
+    small = sum(record.bytes for record in manifest.files.values()) <= HASHED_BYTES
+    hashes = small if verify is None else verify
     for name, wanted in manifest.files.items():
         path = directory / name
         if not path.is_file():
@@ -118,8 +127,3 @@ def verify_dense_files(directory: Path, manifest: DenseManifest, *, hashes: bool
             raise CorruptError(f"{path}: {size} bytes, the manifest says {wanted.bytes}; {_REBUILD}")
         if hashes and file_record(path).sha256 != wanted.sha256:
             raise CorruptError(f"{path}: its SHA-256 differs from the manifest's; {_REBUILD}")
-
-
-def file_records(directory: Path, names: Iterable[str]) -> dict[str, FileRecord]:
-    """Size and hash of each file."""
-    return {name: file_record(directory / name) for name in names}

@@ -48,8 +48,8 @@ class VectorShards:
         for path, shard in zip(paths, shards, strict=True):
             fits = shard.ndim == 2 and shard.dtype in (np.float16, np.float32) and shard.shape[1] == shards[0].shape[1]
             if not fits or not len(shard):
-                found = f"{shard.dtype} of shape {shard.shape}"
-                raise CorruptError(f"{path}: {found}; need float16 (rows, {shards[0].shape[-1]}); build the index again")
+                problem = f"{shard.dtype} of shape {shard.shape}; need float16 (rows, {shards[0].shape[-1]})"
+                raise CorruptError(f"{path}: {problem}; build the index again")
         return cls(shards)
 
     def __len__(self) -> int:
@@ -80,9 +80,7 @@ class VectorShards:
         return rows
 
 
-def rescore(
-    vectors: VectorShards, queries: NDArray[np.float32], positions: NDArray[np.int64]
-) -> NDArray[np.float32]:
+def rescore(vectors: VectorShards, queries: NDArray[np.float32], positions: NDArray[np.int64]) -> NDArray[np.float32]:
     """Exact inner products of each query (n, d) with the rows at its positions (n, c); -inf where a position is -1."""
     scores = np.full(positions.shape, -np.inf, dtype=np.float32)
     for query, row, result in zip(queries.astype(np.float64), positions, scores, strict=True):
