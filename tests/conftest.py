@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,3 +38,19 @@ def shared_data() -> Path:
     if not data.is_dir():
         pytest.skip(f"no shared data at {data} (set FACTAGENT_SHARED to the folder that holds data/)")
     return data
+
+
+@pytest.fixture(scope="session")
+def chat_server() -> Iterator[Any]:
+    """A `ChatServer` (tests/integration/chat_server.py) that serves the packaged tiny policy."""
+    pytest.importorskip("torch")
+    pytest.importorskip("openai")
+    # pytest's importlib mode puts no test folder on the path.
+    path = REPOSITORY / "tests" / "integration" / "chat_server.py"
+    spec = importlib.util.spec_from_file_location("chat_server", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    with module.serve_tiny() as server:
+        yield server

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+import torch
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,7 +27,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from factagent.policies.sampling import generate_batch, uniforms_of
-from factagent.policies.transformers import TransformersPolicy
+from factagent.policies.transformers import SamplingSettings, TransformersPolicy
+from factagent.train.setup import TINY, model_path
 from factagent.types import Message
 
 
@@ -155,6 +157,16 @@ class ChatServer:
             if stop in text:
                 text, finish = text.partition(stop)[0], "stop"
         return Completion(text, finish, len(ids), len(sample.response_ids))
+
+
+MAX_TOKENS = 60
+
+
+def serve_tiny() -> ChatServer:
+    """The packaged tiny policy, greedy and in fp32, behind a server."""
+    torch.set_num_threads(1)
+    settings = SamplingSettings(temperature=0, max_new_tokens=MAX_TOKENS)
+    return ChatServer(TransformersPolicy.load(model_path(TINY), settings, device="cpu", dtype=torch.float32))
 
 
 def _whole(kind: str, model: str, completion: Completion) -> dict[str, Any]:

@@ -13,23 +13,20 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from factagent.episode import OVERLONG
+from factagent.http import CallFailure, FailureKind, RetryRule, printable, retrying
 from factagent.policies.base import GenerationRequest, PolicyError, seed_of
 from factagent.policies.endpoint_http import CallError, Reply, call_errors, explain, open_client
 from factagent.policies.endpoint_settings import EndpointSettings
-from factagent.protocols.untrusted import ROLE_MARKS, plain_line
+from factagent.protocols.untrusted import ROLE_MARKS
 from factagent.types import Generation, Message
 
 if TYPE_CHECKING:
     from factagent.policies.chat import ChatCodec
 
 _T = TypeVar("_T")
-
-LONGEST_PAUSE_S = 60.0
-"""Seconds between two tries at most, whatever `Retry-After` says."""
 
 PLAIN_ROLES = {"system": "", "user": "User: ", "assistant": "Assistant: "}
 """How the plain template of completions opens a message; messages stand a blank line apart."""
@@ -44,20 +41,13 @@ class EndpointPolicy:
     Args:
         settings: the endpoint.
         environment: where the key is looked up; the process's own by default.
-        sleep: how to wait between two tries.
 
     Raises:
         MissingExtraError: by the command line, where the extra `endpoint` is not installed.
         DataError: the tokenizer of the settings cannot be read.
     """
 
-    def __init__(
-        self,
-        settings: EndpointSettings,
-        *,
-        environment: Mapping[str, str] | None = None,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
+    def __init__(self, settings: EndpointSettings, *, environment: Mapping[str, str] | None = None) -> None:
         self.settings = settings
         key = (os.environ if environment is None else environment).get(settings.api_key_env, "").strip()
         self._secrets = (key,) if key else ()
@@ -65,8 +55,7 @@ class EndpointPolicy:
         self._slots = asyncio.Semaphore(settings.concurrency)
         self._model = settings.model
         self._codec = _load_codec(settings.tokenizer)
-        self._sleep = sleep
-        self._jitter = Random()  # spreads pauses; nothing that is recorded depends on it
+        self._rule = RetryRule(settings.tries, settings.first_wait_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -103,7 +92,7 @@ class EndpointPolicy:
         if self._model is None:
             names = await self._try(self._list_models)
             if len(names) != 1:
-                listed = plain_line(", ".join(names[:10]) or "none")
+                listed = printable(", ".join(names[:10]) or "none")
                 raise PolicyError(f"{self._where()}: name the model; the server lists {listed}")
             self._model = names[0]
         return self._model
@@ -150,7 +139,7 @@ class EndpointPolicy:
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise CallError(f"no token for {liveness:g} s", again=True) from None
+            raise CallError(FailureKind.TIMEOUT, f"no token for {liveness:g} s") from None
         return reply.generation()
 
     async def _list_models(self) -> list[str]:
@@ -158,43 +147,27 @@ class EndpointPolicy:
         listed = getattr(page, "data", None)
         names = [getattr(model, "id", None) for model in listed] if isinstance(listed, list) else [None]
         if not all(isinstance(name, str) for name in names):
-            raise CallError("what it answers at /models is no list of models; give the model's name")
+            raise CallError(FailureKind.BAD_SCHEMA, "what it says at /models is no list; give the model's name")
         return [str(name) for name in names]
 
     async def _try(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        """Call up to `tries` times within the total budget."""
-        total = self.settings.total_timeout_s
-        problem = CallError("no reply")
-        tried = 0
-        try:
-            async with asyncio.timeout(total) as clock:
-                for tried in range(1, self.settings.tries + 1):
-                    try:
-                        return await call()
-                    except call_errors() as error:
-                        problem = explain(error, self.settings, self._secrets)
-                    if problem.too_long:
-                        break
-                    pause = self._pause(tried, problem)
-                    left = (clock.when() or 0.0) - asyncio.get_running_loop().time()
-                    if not problem.again or tried == self.settings.tries or pause > left:
-                        break
-                    await self._sleep(pause)
-        except TimeoutError:
-            if not clock.expired():
-                raise
-            last = f" (before: {problem})" if tried > 1 else ""
-            problem = CallError(f"no whole reply within {total:g} s{last}; raise total_timeout_s or ask for less")
-        # Outside of every except block: an error that is being handled would tell its text in a traceback.
-        if problem.too_long:
-            raise _TooLong
-        times = f" (tried {tried} times)" if tried > 1 else ""
-        raise PolicyError(f"{self._where()}: {problem}{times}")
+        """Call until it succeeds, by the rule that all clients follow, within the total budget."""
 
-    def _pause(self, tried: int, problem: CallError) -> float:
-        """Full jitter: anything up to a bound that doubles; at least what the server asks for, at most a minute."""
-        bound = min(LONGEST_PAUSE_S, self.settings.pause_s * 2 ** (tried - 1))
-        return min(LONGEST_PAUSE_S, max(problem.retry_after_s, self._jitter.uniform(0.0, bound)))
+        async def once() -> _T:
+            try:
+                return await call()
+            except call_errors() as error:
+                problem = explain(error, self.settings, self._secrets)
+            raise problem
+
+        try:
+            return await retrying(once, self._rule, self.settings.total_timeout_s)
+        except CallFailure as failure:
+            problem = failure
+        # Outside of the except blocks: a traceback tells the text of errors that are being handled, key included.
+        if isinstance(problem, CallError) and problem.too_long:
+            raise _TooLong
+        raise PolicyError(f"{self._where()}: {problem.detail} ({problem.spent})")
 
     def _where(self) -> str:
         model = f", model '{self._model}'" if self._model else ""

@@ -7,16 +7,14 @@ each way in which a call can fail becomes a `CallError`, which knows whether ano
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import AsyncIterator, Sequence
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 import httpx2  # the transport that the SDK speaks through
 import openai
 from openai import AsyncOpenAI
 
-from factagent.protocols.untrusted import plain_line
+from factagent.http import CallFailure, FailureKind, printable, retry_after_s
 from factagent.types import Generation
 
 if TYPE_CHECKING:
@@ -45,23 +43,34 @@ _CUT_BY = {"length": "length", "content_filter": "content_filter"}
 _BROKEN_OFF = frozenset({"abort", "error"})
 
 
-class CallError(Exception):
+class CallError(CallFailure):
     """One call failed.
 
     Args:
-        problem: what happened and what to do, without key and one line.
-        again: another try may help.
-        retry_after_s: seconds that the server asks to wait, 0 where it does not say.
+        kind: what went wrong.
+        detail: the same in words, with what to do; the key may still stand in it, see `explain`.
+        again: another try may help. None: as for any client, see `CallFailure.is_passing`.
+        retry_after_s: seconds that the server asks to wait, None where it does not say.
         too_long: the server says that the prompt does not fit its context.
     """
 
     def __init__(
-        self, problem: str, *, again: bool = False, retry_after_s: float = 0.0, too_long: bool = False
+        self,
+        kind: FailureKind,
+        detail: str,
+        *,
+        again: bool | None = None,
+        retry_after_s: float | None = None,
+        too_long: bool = False,
     ) -> None:
-        super().__init__(problem)
+        super().__init__(kind, detail, retry_after_s=retry_after_s)
         self.again = again
-        self.retry_after_s = retry_after_s
         self.too_long = too_long
+
+    @property
+    def is_passing(self) -> bool:
+        """True where another try may succeed."""
+        return super().is_passing if self.again is None else self.again
 
 
 def open_client(settings: EndpointSettings, key: str) -> AsyncOpenAI:
@@ -103,7 +112,7 @@ def _bounded(response: httpx2.Response, limit: int) -> httpx2.AsyncByteStream:
         CallError: the body is compressed, so that its length says nothing.
     """
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise CallError("it compresses its replies, although asked not to")
+        raise CallError(FailureKind.BAD_HTTP, "it compresses its replies, although asked not to")
     stream = response.stream
 
     class Bounded(httpx2.AsyncByteStream):
@@ -113,7 +122,9 @@ def _bounded(response: httpx2.Response, limit: int) -> httpx2.AsyncByteStream:
             async for piece in stream:
                 self.read += len(piece)
                 if self.read > limit:
-                    raise CallError(f"its reply is longer than {limit} bytes; no reply of the length asked for is")
+                    raise CallError(
+                        FailureKind.TOO_LARGE, f"its reply is longer than {limit} bytes; none of max_tokens is"
+                    )
                 yield piece
 
         async def aclose(self) -> None:
@@ -139,7 +150,10 @@ class Reply:
         """
         choices = getattr(piece, "choices", None)
         if not isinstance(choices, list):
-            raise CallError(f"its reply is no completion (a {type(piece).__name__} without a list of choices)")
+            raise CallError(
+                FailureKind.BAD_SCHEMA,
+                f"its reply is no completion (a {type(piece).__name__} without a list of choices)",
+            )
         self._count(getattr(piece, "usage", None))
         if not choices:
             return False  # the chunk with the token counts has none
@@ -148,7 +162,7 @@ class Reply:
         text = getattr(message, "text" if message is choice else "content", None)
         finish = getattr(choice, "finish_reason", None)
         if not isinstance(text, str | None) or not isinstance(finish, str | None):
-            raise CallError("its reply has a choice whose text or finish_reason is no string")
+            raise CallError(FailureKind.BAD_SCHEMA, "its reply has a choice whose text or finish_reason is no string")
         self._chosen = True
         self._finish = finish or self._finish
         self._parts.append(text or "")
@@ -162,11 +176,12 @@ class Reply:
             CallError: there was none, or it broke off.
         """
         if not self._chosen:
-            raise CallError("its reply holds no choices; a server that cannot stream needs stream = false")
+            problem = "its reply holds no choices; a server that cannot stream needs stream = false"
+            raise CallError(FailureKind.BAD_SCHEMA, problem)
         if self._finish is None:
-            raise CallError("its reply broke off without a finish_reason", again=True)
+            raise CallError(FailureKind.RESET, "its reply broke off without a finish_reason")
         if self._finish in _BROKEN_OFF:
-            raise CallError(f"it ended the reply with finish_reason '{self._finish}'", again=True)
+            raise CallError(FailureKind.RESET, f"it ended the reply with finish_reason '{self._finish}'")
         prompt_tokens, response_tokens = self._tokens
         return Generation(
             "".join(self._parts),
@@ -193,19 +208,19 @@ def explain(error: Exception, settings: EndpointSettings, secrets: Sequence[str]
     if isinstance(error, openai.APIStatusError):
         return _explain_status(error, settings, secrets)
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
-        return CallError(f"no answer in time ({_name(error)})", again=True)
+        return CallError(FailureKind.TIMEOUT, f"no answer in time ({_name(error)})")
     if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
-        return CallError(f"cannot be reached, or hung up ({_name(error)}); is the server running?", again=True)
+        return CallError(FailureKind.RESET, f"cannot be reached, or hung up ({_name(error)}); is the server running?")
     if isinstance(error, openai.APIError):
-        return CallError(f"it reports an error: {_said(error, secrets)}")
-    return CallError(f"its reply cannot be read ({type(error).__name__}); is this the base URL of an API?")
+        return CallError(FailureKind.BAD_SCHEMA, f"it reports an error: {_said(error, secrets)}")
+    detail = f"its reply cannot be read ({type(error).__name__}); is this the base URL of an API?"
+    return CallError(FailureKind.BAD_JSON, detail)
 
 
 def _explain_status(error: openai.APIStatusError, settings: EndpointSettings, secrets: Sequence[str]) -> CallError:
     status, said = error.status_code, _said(error, secrets)
     if status in _TOO_LONG_STATUSES and (error.code == "context_length_exceeded" or _TOO_LONG.search(said)):
-        return CallError(said, too_long=True)
-    again = status in AGAIN_STATUSES or status >= 500
+        return CallError(FailureKind.HTTP_STATUS, said, too_long=True)
     step = ""
     if status in (401, 403):
         step = f"; the key is read from the environment variable {settings.api_key_env}"
@@ -213,8 +228,12 @@ def _explain_status(error: openai.APIStatusError, settings: EndpointSettings, se
         step = "; check the model's name, and that the base URL is complete (most end in /v1)"
     elif 300 <= status < 400:
         step = "; redirects are not followed, give the address where the API is"
-    wait_s = _retry_after(error.response.headers.get("retry-after", "")) if again else 0.0
-    return CallError(f"HTTP {status}: {said or 'no message'}{step}", again=again, retry_after_s=wait_s)
+    return CallError(
+        FailureKind.HTTP_STATUS,
+        f"HTTP {status}: {said}{step}",
+        again=status in AGAIN_STATUSES or status >= 500,
+        retry_after_s=retry_after_s(error.response.headers.get("retry-after")),
+    )
 
 
 def _said(error: openai.APIError, secrets: Sequence[str]) -> str:
@@ -222,22 +241,10 @@ def _said(error: openai.APIError, secrets: Sequence[str]) -> str:
     body: Any = error.body
     while isinstance(body, dict):
         body = next((body[key] for key in ("message", "error", "detail") if body.get(key)), str(body))
-    text = plain_line(str(body or error.message))
+    text = str(body or "no message")
     for secret in secrets:
         text = text.replace(secret, "***")
-    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "..."
-
-
-def _retry_after(header: str) -> float:
-    """Seconds that a `Retry-After` header asks for: a number, or a date; 0 where it says neither."""
-    try:
-        seconds = float(header)
-    except ValueError:
-        try:
-            seconds = parsedate_to_datetime(header).timestamp() - time.time()
-        except ValueError:
-            return 0.0
-    return max(0.0, seconds) if seconds < float("inf") else 0.0
+    return printable(text, SHOWN_CHARS)
 
 
 def _name(error: BaseException) -> str:

@@ -46,8 +46,8 @@ class EndpointSettings(BaseModel):
     """For one generation with all its tries and pauses; waiting for a free slot is not counted."""
     tries: int = Field(default=5, ge=1, le=5)
     """Tries a generation, the first included: after 408, 409, 429, 5xx, a broken connection or a silent server."""
-    pause_s: float = Field(default=0.5, ge=0)
-    """The longest pause before the second try; it doubles with each further one, and the pause is drawn below it."""
+    first_wait_s: float = Field(default=0.5, ge=0, le=30)
+    """The longest wait before the second try; it grows fourfold with each further one, see `http.RetryRule`."""
     stream: bool = True
     """False for a server that cannot stream; then only `total_timeout_s` notices that it hangs."""
     usage: bool = True
