@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def chat_server() -> Iterator[Any]:
     spec = importlib.util.spec_from_file_location("chat_server", path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["chat_server"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with module.serve_tiny() as server:
         yield server

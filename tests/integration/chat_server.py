@@ -26,9 +26,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from factagent.evaluation.config import TINY
+from factagent.evaluation.local import model_path
 from factagent.policies.sampling import generate_batch, uniforms_of
 from factagent.policies.transformers import SamplingSettings, TransformersPolicy
-from factagent.train.setup import TINY, model_path
 from factagent.types import Message
 
 

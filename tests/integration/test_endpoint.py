@@ -19,6 +19,8 @@ from factagent.data.dataset import read_questions
 from factagent.data.world.build import build_world
 from factagent.data.world.config import WorldConfig
 from factagent.episode import Episode
+from factagent.evaluation.config import TINY
+from factagent.evaluation.local import model_path
 from factagent.policies.base import GenerationRequest, PolicyError
 from factagent.policies.endpoint import EndpointPolicy
 from factagent.policies.endpoint_settings import EndpointSettings
@@ -29,7 +31,6 @@ from factagent.retrieval.base import InThread
 from factagent.retrieval.bm25 import BM25Index
 from factagent.rollout import run_episodes
 from factagent.rollout_async import Finished, run_many
-from factagent.train.setup import TINY, model_path
 from factagent.types import Generation, Message, Question, StopReason, Trajectory
 
 MAX_TOKENS = 60
@@ -50,7 +51,7 @@ def policy(chat_server: Any) -> TransformersPolicy:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[BM25Index, list[Question]]:
     place = tmp_path_factory.mktemp("endpoint") / "world"
-    build_world(WorldConfig(entities=600, train=0, dev=16, test=0, hops=(1, 2)), place)
+    build_world(WorldConfig(entities=600, train=0, dev=8, test=0, hops=(1, 2)), place)
     return BM25Index.build(read_passages(place / "corpus.jsonl")), read_questions(place / "qa.dev.jsonl")
 
 
@@ -98,18 +99,18 @@ async def play(settings: EndpointSettings, made: list[Episode], index: BM25Index
     return [found[i] for i in range(len(found))]
 
 
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("stream", "count"), [(True, 8), (False, 3)])
 def test_questions_played_through_the_endpoint_are_those_played_locally(
-    server: Any, policy: TransformersPolicy, world: tuple[BM25Index, list[Question]], stream: bool
+    server: Any, policy: TransformersPolicy, world: tuple[BM25Index, list[Question]], stream: bool, count: int
 ) -> None:
-    index, questions = world
+    index, questions = world[0], world[1][:count]
     local = episodes(questions, "factagent", "factagent-terse")
     run_episodes(local, [(i,) for i in range(len(local))], policy, index)
     made = episodes(questions, "factagent", "factagent-terse")
     played = asyncio.run(play(settings(server, stream=stream), made, index))
     assert [finished.error for finished in played] == [None] * len(questions)
     assert [finished.trajectory for finished in played] == [without_ids(episode.trajectory) for episode in local]
-    assert {"answered"} <= {str(finished.trajectory.stop_reason) for finished in played}
+    assert "answered" in {str(finished.trajectory.stop_reason) for finished in played}
     assert all(step.generation.prompt_tokens > 0 for finished in played for step in finished.trajectory.steps)
 
 
@@ -155,7 +156,7 @@ def test_what_is_sent(server: Any) -> None:
 
 
 def test_draws_follow_the_key_of_the_request(server: Any) -> None:
-    hot = settings(server, model="tiny", temperature=1.5)
+    hot = settings(server, model="tiny", temperature=1.5, max_tokens=8)
     asked = [request("", "Q", key=(i // 2,)) for i in range(8)]
     texts = [generation.text for generation in ask(hot, *asked)]
     assert texts[0::2] == texts[1::2]
