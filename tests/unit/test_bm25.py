@@ -314,3 +314,87 @@ def test_cli_builds_an_index(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     corpus.write_text('{"id": "a", "title": "t"}\n')
     assert main([*command, "--force"]) == 65
     assert len(BM25Index.load(tmp_path / "i")) == 6
+
+
+def test_verify_reads_what_opening_a_large_index_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_index(PASSAGES, tmp_path / "i")
+    assert main(["index", "verify", str(tmp_path / "i")]) == 0
+    assert "6 passages" in capsys.readouterr().out
+    path = tmp_path / "i" / "scores.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptError, match=r"scores\.npy: its SHA-256"):
+        BM25Index.load(tmp_path / "i")
+    monkeypatch.setattr("factagent.retrieval.bm25.HASHED_BYTES", 0)
+    loaded = BM25Index.load(tmp_path / "i")
+    assert loaded.search(["lisbon"], 3)[0][0].id
+    with pytest.raises(CorruptError, match=r"scores\.npy"):
+        BM25Index.load(tmp_path / "i", verify=True)
+    with pytest.raises(CorruptError, match=r"scores\.npy"):
+        loaded.verify()
+    assert main(["index", "verify", str(tmp_path / "i")]) == 65
+    assert "scores.npy" in capsys.readouterr().err
+
+
+def test_opening_a_large_index_does_not_read_its_postings_or_passages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_index(PASSAGES, tmp_path / "i")
+    for name in ("scores.npy", "positions.npy", "passages.jsonl"):
+        path = tmp_path / "i" / name
+        header = 128 if name.endswith(".npy") else 0
+        path.write_bytes(path.read_bytes()[:header] + b"\xff" * (path.stat().st_size - header))
+    monkeypatch.setattr("factagent.retrieval.bm25.HASHED_BYTES", 0)
+    index = BM25Index.load(tmp_path / "i")
+    with pytest.raises(CorruptError, match="out of range for 'lisbon'"):
+        index.search(["lisbon"], 3)
+    with pytest.raises(CorruptError, match=r"passages\.jsonl"):
+        index.passages.passage(0)
+
+
+def test_top_gives_positions_and_scores(index: BM25Index) -> None:
+    positions, scores = index.top([["capital", "lisbon"], []], 9)
+    assert positions.shape == scores.shape == (2, 6)
+    assert positions[0, :3].tolist() == [1, 5, 0] and positions[0, 3:].tolist() == [-1] * 3
+    assert positions[1].tolist() == [-1] * 6 and not scores[1].any()
+
+
+@pytest.mark.parametrize("passages", [63, 64, 65, 129])
+def test_the_last_passages_of_a_block_are_found(passages: int) -> None:
+    index = BM25Index.build([Passage(str(n), "", f"same own{n}") for n in range(passages)])
+    last = str(passages - 1)
+    assert [p.id for p in index.search([f"own{last}"], 3)[0]] == [last]
+    assert [p.id for p in index.search(["same"], passages)[0]] == [str(n) for n in range(passages)]
+
+
+def test_ids_whose_hashes_agree_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("passages", "bm25_build"):
+        monkeypatch.setattr(f"factagent.retrieval.{module}.id_hash", lambda identifier: len(identifier))
+    write_index(PASSAGES, tmp_path / "i", shard_words=10)
+    with pytest.raises(DataError, match="passage 7: the id 'p3' occurs twice"):
+        write_index([*PASSAGES, PASSAGES[3]], tmp_path / "j", shard_words=10)
+
+
+def test_cli_goes_on_after_an_interruption_and_force_starts_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = tmp_path / "corpus.jsonl"
+    rows = [json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in PASSAGES]
+    corpus.write_text("".join(rows) + "{broken\n")
+    command = ["index", "build", "--corpus", str(corpus), "--out", str(tmp_path / "i"), "--shard-words", "10"]
+    assert main(command) == 65
+    corpus.write_text("".join(rows))
+    assert main([*command, "--b", "0.5"]) == 2
+    assert "b was 0.4, is now 0.5" in capsys.readouterr().err
+    assert main(command) == 0
+    expected = (tmp_path / "i" / "scores.npy").read_bytes()
+    corpus.write_text("".join(rows) + "{broken\n")
+    assert main([*command, "--force"]) == 65
+    corpus.write_text("".join(rows[1:]))
+    assert main([*command, "--force"]) == 0
+    assert len(BM25Index.load(tmp_path / "i")) == 5
+    assert (tmp_path / "i" / "scores.npy").read_bytes() != expected
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus.jsonl", "i"]

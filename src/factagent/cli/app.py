@@ -52,7 +52,13 @@ GROUPS = {
             "convert": ("data:convert", "Write our rows from a file of any format."),
         },
     ),
-    "index": ("Retrieval indexes.", {"build": ("index:build", "Index a corpus for BM25 search.")}),
+    "index": (
+        "Retrieval indexes.",
+        {
+            "build": ("index:build", "Index a corpus for search."),
+            "verify": ("index:verify", "Read a whole index and compare it with its manifest."),
+        },
+    ),
     "serve": (
         "Servers.",
         {"retrieval": ("serve:retrieval", "Serve an index over HTTP, in the forms of Search-R1 and others.")},

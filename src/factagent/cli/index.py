@@ -2,48 +2,111 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from factagent.retrieval.manifest import BM25Settings
 
 
 def build(
     *,
     corpus: Path,
     out: Path,
+    kind: Literal["bm25"] = "bm25",
     k1: float = 0.9,
     b: float = 0.4,
     method: Literal["lucene", "robertson", "atire"] = "lucene",
     stop_words: Literal["none", "en"] = "none",
+    shard_words: int = 8_000_000,
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
-    """Index a corpus for BM25 search.
+    """Index a corpus. The same command goes on where it was interrupted.
 
     Args:
         corpus: JSONL file of passages {"id", "title", "text"} (.gz and .zst too).
         out: Directory to write; it must not exist, unless --force is given and it holds an index.
-        k1: Term-frequency saturation, above 0.
-        b: Length normalisation, 0 to 1.
-        method: Variant of the formula.
-        stop_words: Words to leave out of passages and queries: none, or Lucene's English list.
-        force: Replace the index in the output directory.
+        kind: What kind of index.
+        k1: BM25: term-frequency saturation, above 0.
+        b: BM25: length normalisation, 0 to 1.
+        method: BM25: variant of the formula.
+        stop_words: BM25: words to leave out of passages and queries: none, or Lucene's English list.
+        shard_words: BM25: words counted before the work is saved; memory is about 30 bytes for each. The index is the
+            same for every value.
+        force: Replace the index in the output directory; start again where corpus or settings are no longer those of
+            an interrupted build.
     """
-    from pydantic import ValidationError
-    from rich.console import Console
-    from rich.progress import track
+    _build_bm25(corpus, out, _bm25_settings(k1, b, method, stop_words), shard_words, force)
 
+
+def verify(directory: Path) -> None:
+    """Read a whole index and compare it with its manifest.
+
+    Args:
+        directory: The index.
+    """
+    from factagent.retrieval.bm25 import BM25Index
+
+    index = BM25Index.load(directory, verify=False)
+    index.verify()
+    print(f"{directory}: {len(index)} passages; every file is as it was written")
+
+
+def _build_bm25(corpus: Path, out: Path, settings: BM25Settings, shard_words: int, force: bool) -> None:
     from factagent.data.corpus import iter_passages
+    from factagent.retrieval.bm25_build import write_index
+    from factagent.retrieval.building import ChangedBuildError
+
+    with _progress() as report:
+        write = partial(write_index, settings=settings, overwrite=force, shard_words=shard_words, report=report)
+        try:
+            manifest = write(iter_passages(corpus), out)
+        except ChangedBuildError:
+            if not force:
+                raise
+            manifest = write(iter_passages(corpus), out, restart=True)
+    print(f"{out}: {manifest.passages} passages, {manifest.terms} words, corpus {manifest.corpus_sha256[:12]}")
+
+
+def _bm25_settings(k1: float, b: float, method: str, stop_words: str) -> BM25Settings:
+    from pydantic import ValidationError
+
     from factagent.errors import UsageError
-    from factagent.retrieval.bm25 import write_index
     from factagent.retrieval.manifest import BM25Settings
 
     try:
-        settings = BM25Settings(k1=k1, b=b, method=method, stop_words=stop_words)
+        return BM25Settings.model_validate({"k1": k1, "b": b, "method": method, "stop_words": stop_words})
     except ValidationError as error:
         first = error.errors()[0]
         raise UsageError(f"--{first['loc'][0]} {first['input']}: {first['msg']}") from error
-    passages = track(iter_passages(corpus), "reading passages", console=Console(file=sys.stderr), transient=True)
-    manifest = write_index(passages, out, settings, overwrite=force)
-    print(f"{out}: {manifest.passages} passages, {manifest.terms} words, corpus {manifest.corpus_sha256[:12]}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar a stage on standard error, with what is done a second."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} {task.fields[unit]}, {task.fields[rate]:,.0f} a second"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    tasks: dict[str, TaskID] = {}
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            if stage not in tasks:
+                unit = "postings" if stage == "scoring" else "passages"
+                tasks[stage] = bars.add_task(stage, total=total, unit=unit, rate=0)
+            task = bars.tasks[bars.task_ids.index(tasks[stage])]
+            bars.update(task.id, completed=done, rate=task.speed or 0)
+
+        yield report

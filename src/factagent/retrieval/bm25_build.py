@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -203,7 +203,7 @@ class _Build:
             stream.truncate(self._state.corpus_bytes)
             rest = self._skip(iter(passages), stream)
             for shard in self._shards():
-                self._terms.update((word, len(self._terms) + n) for n, word in enumerate(shard.new_words()))
+                self._terms.update(zip(shard.new_words(), count(len(self._terms)), strict=False))
                 self._ids.add(shard.ids, self._lines)
             known = len(self._terms)
             while (fresh := self._fill(rest, stream, shard_words)).passages:
@@ -261,9 +261,9 @@ class _Build:
     def _finish(self) -> IndexManifest:
         """Merge the shards and write everything else."""
         if not self._terms:
-            count = self._state.passages
             (self._path / _STATE_NAME).unlink(missing_ok=True)
-            raise DataError(f"the corpus holds {count} passages and no word in them; there is nothing to index")
+            found = f"{self._state.passages} passages and no word in them"
+            raise DataError(f"the corpus holds {found}; there is nothing to index")
         shards, index = self._shards(), self._index
         line_bytes = np.concatenate([shard.line_bytes for shard in shards])
         np.save(index / OFFSETS_NAME, np.append(0, np.cumsum(line_bytes)), allow_pickle=False)

@@ -26,7 +26,7 @@ from factagent.retrieval.building import sync
 from factagent.retrieval.manifest import BM25Settings
 from factagent.retrieval.passages import map_array
 
-_BLOCK_POSTINGS = 4_000_000
+BLOCK_POSTINGS = 4_000_000
 """Postings merged at a time, about 40 bytes each; a term with more is a block of its own."""
 _KINDS = {
     "terms": np.int32,
@@ -188,10 +188,10 @@ def _gather(
 
 
 def _blocks(starts: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of terms, each with at most `_BLOCK_POSTINGS` postings or of one term."""
+    """Ranges of terms, each with at most `BLOCK_POSTINGS` postings or of one term."""
     low, terms = 0, len(starts) - 1
     while low < terms:
-        high = int(np.searchsorted(starts, starts[low] + _BLOCK_POSTINGS, "right")) - 1
+        high = int(np.searchsorted(starts, starts[low] + BLOCK_POSTINGS, "right")) - 1
         high = max(low + 1, high)
         yield low, high
         low = high
