@@ -187,7 +187,7 @@ async def retrying(once: Callable[[], Awaitable[Result]], rule: RetryRule | Poll
             async with asyncio.timeout_at(began + total_s):
                 return await once()
         except TimeoutError:
-            failure = _out_of_budget(total_s, "in the middle of a try", last)
+            failure = _out_of_budget(total_s, "ended in the middle of a try", last)
         except CallFailure as error:
             failure = error
             if (wait := rule.wait_s(tries, error)) is not None:
@@ -203,7 +203,7 @@ async def retrying(once: Callable[[], Awaitable[Result]], rule: RetryRule | Poll
 def _out_of_budget(total_s: float, how: str, last: CallFailure | None) -> CallFailure:
     before = "" if last is None else f"; before that: {last.detail}"
     status = None if last is None else last.status
-    return CallFailure(FailureKind.BUDGET, f"the budget of {total_s:g} s ended {how}{before}", status=status)
+    return CallFailure(FailureKind.BUDGET, f"the budget of {total_s:g} s {how}{before}", status=status)
 
 
 def retry_after_s(header: str | None, now: datetime | None = None) -> float | None:

@@ -84,7 +84,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 class FaultyServer:
-    """The server. `requests` is what it was asked, `headers` included; `url` is where it listens.
+    """The server. `requests` is what it was asked, `connections` how many were made, `url` where it listens.
 
     Args:
         reply: the healthy answer.
@@ -100,6 +100,7 @@ class FaultyServer:
         self.fault = fault
         self.times = times
         self.requests: list[Request] = []
+        self.connections = 0
         self.port = port
         self._stopping = threading.Event()
         self._lock = threading.Lock()
@@ -167,6 +168,7 @@ class FaultyServer:
                 return
             with self._lock:
                 self._connections.add(connection)
+                self.connections += 1
             self._spawn(self._converse, connection)
 
     def _converse(self, connection: socket.socket) -> None:

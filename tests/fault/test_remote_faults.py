@@ -177,7 +177,7 @@ def test_a_server_that_repeats_the_token_does_not_get_it_into_the_error(
     caplog.set_level("INFO")
     with faulty.FaultyServer(lambda path, body: b'{"result": "you sent canary-8f2b6c"}', fault) as server:
         with pytest.raises(RemoteRetrievalError) as caught:
-            search_once(server.url, ["a"], token_variable="SEARCH_TOKEN")
+            search_once(server.url, ["a"], token_env="SEARCH_TOKEN")
         assert server.requests[0].headers["authorization"] == f"Bearer {token}"
     shown = "".join(traceback.format_exception(caught.value))
     assert "***" in shown
@@ -196,7 +196,7 @@ def scripted(request: GenerationRequest) -> str:
 
 
 class Scripted:
-    """A policy, for both drivers, that follows `scripted`; before the first reply of the second round it runs `then`."""
+    """A policy that follows `scripted`; before its first reply in the second round it runs `then`."""
 
     def __init__(self, then: Callable[[], None]) -> None:
         self.then: Callable[[], None] | None = then
@@ -262,7 +262,8 @@ def test_nor_does_it_under_the_asynchronous_driver(faulty: ModuleType) -> None:
 
         async with RemoteRetriever(server.url, limits=AMPLE, retries=QUICK) as retriever:
             policy = Together(server.stop)
-            finished = [one async for one in run_many(episodes, keys, policy, retriever, concurrency=len(episodes))]
+            running = run_many(episodes, keys, policy, retriever, concurrency=len(episodes), timeout_s=60)
+            finished = [one async for one in running]
         for _, one in finished:
             assert (one.error is None) == (not one.trajectory.stop_reason.is_failure)
             assert one.error is None or server.url in one.error

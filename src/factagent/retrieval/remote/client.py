@@ -81,7 +81,7 @@ class RemoteRetriever:
         connections: most connections, and so most requests under way.
         queries_per_request: most queries in one request, where the protocol takes several.
         max_reply_bytes: a longer reply is refused unread.
-        token_variable: environment variable that holds the bearer token; it is read now, and shown nowhere.
+        token_env: environment variable that holds the bearer token; it is read now, and shown nowhere.
 
     Raises:
         UsageError: an unknown protocol, a malformed URL, a missing token, or a number below 1.
@@ -97,7 +97,7 @@ class RemoteRetriever:
         connections: int = 64,
         queries_per_request: int = 64,
         max_reply_bytes: int = 32 << 20,
-        token_variable: str | None = None,
+        token_env: str | None = None,
     ) -> None:
         if protocol not in PROTOCOLS:
             raise UsageError(f"unknown retrieval protocol '{protocol}'; choose one of {', '.join(PROTOCOLS)}")
@@ -109,7 +109,7 @@ class RemoteRetriever:
         self._limits, self._retries = limits or TimeLimits(), retries or RetryRule()
         self._per_request = queries_per_request if self._form.takes_many else 1
         self._max_reply_bytes = max_reply_bytes
-        self._token = read_token(token_variable)
+        self._token = read_token(token_env)
         self._client = open_client(self.url, self._limits, connections, self._token)
         # Requests queue here rather than in the pool, whose cost grows with the square of those that wait.
         self._slots = asyncio.Semaphore(connections)
@@ -205,7 +205,7 @@ class RemoteRetriever:
 
 
 async def check_ready(
-    url: str, within_s: float = 60.0, *, protocol: str = "search-r1", token_variable: str | None = None
+    url: str, within_s: float = 60.0, *, protocol: str = "search-r1", token_env: str | None = None
 ) -> None:
     """Wait until the server at `url` answers a search, for at most `within_s` seconds; to call before rollouts.
 
@@ -213,5 +213,5 @@ async def check_ready(
         RemoteRetrievalError: it does not, and why.
         UsageError: see `RemoteRetriever`.
     """
-    async with RemoteRetriever(url, protocol, token_variable=token_variable) as retriever:
+    async with RemoteRetriever(url, protocol, token_env=token_env) as retriever:
         await retriever.ready(within_s)

@@ -16,8 +16,9 @@ from factagent.retrieval.remote.transport import RemoteRetrievalError
 from factagent.types import Passage
 
 _ONE_TRY = RetryRule(tries=1)
-_FIRST_REST_S = 0.5
-_LONGEST_REST_S = 30.0
+FIRST_REST_S = 1.0
+"""How long a replica rests after its first failure; each further one in a row doubles it."""
+LONGEST_REST_S = 30.0
 
 
 class _Several:
@@ -110,7 +111,7 @@ class _Health:
 
     def note_failure(self, now: float) -> None:
         self.failures += 1
-        self.rests_until = now + min(_LONGEST_REST_S, _FIRST_REST_S * 2.0 ** min(self.failures, 30))
+        self.rests_until = now + min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** min(self.failures - 1, 30))
 
 
 class ReplicatedRetriever(_Several):

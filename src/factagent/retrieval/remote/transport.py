@@ -79,7 +79,7 @@ def base_url(url: str, path: str) -> str:
     except ValueError as error:
         raise UsageError(f"retrieval URL {url!r}: {error}; it must look like http://host:8000") from None
     if parts.username is not None or parts.password is not None:
-        raise UsageError(f"the retrieval URL of host {parts.hostname!r} holds a user or password; use token_variable")
+        raise UsageError(f"the retrieval URL of host {parts.hostname!r} holds a user or password; use token_env")
     wrong = parts.scheme not in ("http", "https") or not parts.hostname or port == 0
     if wrong or parts.query or parts.fragment or not url.isascii() or not url.isprintable() or " " in url:
         raise UsageError(f"retrieval URL {url!r}: must look like http://host:8000, without query or fragment")
@@ -95,7 +95,7 @@ def read_token(variable: str | None) -> str | None:
     """
     if variable is None:
         return None
-    token = os.environ.get(variable, "")
+    token = os.environ.get(variable, "").strip()
     if not token:
         raise UsageError(f"the environment variable {variable} is not set; put the retrieval server's token there")
     if not (token.isascii() and token.isprintable()) or " " in token:
