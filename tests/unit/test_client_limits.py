@@ -11,7 +11,7 @@ import pytest
 CLIENTS = {
     "httpx": {"Client", "AsyncClient"},
     "httpx2": {"Client", "AsyncClient"},
-    "openai": {"OpenAI", "AsyncOpenAI", "AzureOpenAI", "AsyncAzureOpenAI"},
+    "openai": {"OpenAI", "AsyncOpenAI", "DefaultHttpxClient", "DefaultAsyncHttpxClient"},
     "qdrant_client": {"QdrantClient", "AsyncQdrantClient"},
 }
 """Library -> constructors that take `timeout=`; httpx and openai have defaults, but ours must be chosen."""
@@ -55,7 +55,7 @@ def problems(source: str) -> Iterator[str]:
             library, _, name = dotted(node.func, names).rpartition(".")
             opens = name in CLIENTS.get(library, ()) or (library in CLIENTS and name in ONE_SHOT)
             given = {keyword.arg: keyword.value for keyword in node.keywords}
-            value = given.get("timeout")
+            value = given.get("timeout", given.get("http_client"))  # a client inside is looked at where it is made
             if opens and (value is None or (isinstance(value, ast.Constant) and value.value is None)):
                 yield f"{node.lineno}: {library}.{name} without timeout="
 
@@ -78,6 +78,7 @@ def test_no_client_in_the_package_lacks_time_outs(repository: Path) -> None:
         ("import httpx as h\nh.Client(base_url='x')", 1),
         ("from httpx import AsyncClient as Pool\nPool()", 1),
         ("def f():\n    import openai\n    return openai.AsyncOpenAI(max_retries=0)", 1),
+        ("import openai\nopenai.AsyncOpenAI(http_client=openai.DefaultAsyncHttpxClient())", 1),
         ("from qdrant_client import QdrantClient\nQdrantClient(url='x')", 1),
         ("import httpx\nhttpx.get('x')", 1),
         ("import requests", 1),
