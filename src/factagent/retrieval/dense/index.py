@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,60 +29,35 @@ class VectorSearch(Protocol):
         ...
 
 
-class DenseIndex:
-    """A dense retriever (`base.Retriever`) over an index directory.
+class PassageSource(Protocol):
+    """Passages by position: `passages.PassageStore`, `flat_file.ContentsStore`."""
 
-    Queries are encoded in fp32, whatever the passages were embedded in. Vectors of a query encoded alone or among
-    others differ by about 1e-7, so passages whose scores differ by less than that may change places; scores themselves
-    depend on the query's vector and the stored row only.
+    def __len__(self) -> int: ...
+
+    def passage(self, position: int, score: float = 0.0) -> Passage: ...
+
+
+class DenseRetriever:
+    """A dense retriever (`base.Retriever`) out of its three parts.
+
+    Queries should be encoded in fp32, whatever the passages were embedded in. Vectors of a query encoded alone or among
+    others differ by about 1e-7, so passages whose scores differ by less than that may change places; beyond that a
+    score depends on the query's vector and the stored row only.
 
     Args:
-        directory: an index written by `embed.build_dense`.
-        encoder: for the queries; by default the one named in the manifest.
-        search: over the index's vectors; by default an exact search.
-        device: for encoder and exact search: "auto", "cpu", "cuda" or "cuda:N".
-        precision: of the exact search's scan; the results are the same.
-        threads: of torch.
-        memory_bytes: the most that the exact search may hold in the device's memory.
-        verify: compare the hash of every file; None does where the index is small.
+        encoder: for the queries.
+        search: over the vectors of the passages.
+        passages: by the position of their vector.
 
     Raises:
-        DataError: no index there, or one of another format.
-        CorruptError: a file differs from the manifest.
-        UsageError: the encoder is not there, or has other weights than the one that embedded the passages.
+        UsageError: there are more or fewer passages than vectors.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        encoder: TextEncoder | None = None,
-        search: VectorSearch | None = None,
-        device: str = "auto",
-        precision: ScanPrecision = "bf16",
-        threads: int = 1,
-        memory_bytes: int | None = None,
-        verify: bool | None = None,
-    ) -> None:
-        self.directory = directory
-        self.manifest = read_dense_manifest(directory)
-        verify_dense_files(directory, self.manifest, verify=verify)
-        self.passages = PassageStore(directory)
-        self.vectors = open_vectors(directory, self.manifest)
-        if not len(self.vectors) == len(self.passages) == self.manifest.passages:
-            raise CorruptError(f"{directory}: passages, vectors and manifest differ in number; build the index again")
-        self.encoder = encoder or _encoder_of(self.manifest, device, threads)
-        _refuse_other_weights(self.manifest, self.encoder, directory)
-        self._search = search or ExactIndex(
-            self.vectors, device=device, precision=precision, threads=threads, memory_bytes=memory_bytes
-        )
-        if len(self._search) != len(self.passages):
-            raise UsageError(f"{directory}: {len(self.passages)} passages, but a search over {len(self._search)} rows")
-
-    @classmethod
-    def load(cls, directory: str | os.PathLike[str], **options: Any) -> DenseIndex:
-        """Open an index; the options are those of the class."""
-        return cls(Path(directory), **options)
+    def __init__(self, encoder: TextEncoder, search: VectorSearch, passages: PassageSource) -> None:
+        if len(search) != len(passages):
+            raise UsageError(f"{len(passages)} passages, but a search over {len(search)} vectors; they belong together")
+        self.encoder, self.passages = encoder, passages
+        self._search = search
 
     def __len__(self) -> int:
         return len(self.passages)
@@ -106,6 +81,58 @@ class DenseIndex:
         return [found[query] for query in queries]
 
 
+class DenseIndex(DenseRetriever):
+    """A dense retriever over an index directory, by default with exact search.
+
+    Args:
+        directory: an index written by `embed.build_dense`.
+        encoder: name or directory of the query encoder, where it is not to be found as the manifest names it.
+        search: makes the search over the index's vectors and their identity, in place of the exact one.
+        device: for encoder and exact search: "auto", "cpu", "cuda" or "cuda:N".
+        precision: of the exact search's scan; the results are the same.
+        threads: of torch.
+        memory_bytes: the most that the exact search may hold in the device's memory.
+        verify: compare the hash of every file; None does where the index is small.
+
+    Raises:
+        DataError: no index there, or one of another format.
+        CorruptError: a file differs from the manifest.
+        UsageError: the encoder is not there, or has other weights than the one that embedded the passages.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        encoder: str | None = None,
+        search: Callable[[VectorShards, str], VectorSearch] | None = None,
+        device: str = "auto",
+        precision: ScanPrecision = "bf16",
+        threads: int = 1,
+        memory_bytes: int | None = None,
+        verify: bool | None = None,
+    ) -> None:
+        self.directory = directory
+        self.manifest = read_dense_manifest(directory)
+        verify_dense_files(directory, self.manifest, verify=verify)
+        self.vectors = open_vectors(directory, self.manifest)
+        text_encoder = _query_encoder(directory, self.manifest, encoder, device, threads)
+        super().__init__(
+            text_encoder,
+            search(self.vectors, self.manifest.vectors_sha256)
+            if search
+            else ExactIndex(
+                self.vectors, device=device, precision=precision, threads=threads, memory_bytes=memory_bytes
+            ),
+            PassageStore(directory),
+        )
+
+    @classmethod
+    def load(cls, directory: str | os.PathLike[str], **options: Any) -> DenseIndex:
+        """Open an index; the options are those of the class."""
+        return cls(Path(directory), **options)
+
+
 def open_vectors(directory: Path, manifest: DenseManifest) -> VectorShards:
     """The memory-mapped vectors of an index.
 
@@ -119,25 +146,17 @@ def open_vectors(directory: Path, manifest: DenseManifest) -> VectorShards:
     return vectors
 
 
-def load_query_encoder(name: str, manifest: DenseManifest, *, device: str = "auto", threads: int = 1) -> TextEncoder:
-    """The encoder of an index from another place, such as a directory that has moved; the settings stay.
-
-    Raises:
-        UsageError: there is no such model.
-    """
+def _query_encoder(
+    directory: Path, manifest: DenseManifest, name: str | None, device: str, threads: int
+) -> TextEncoder:
+    """The encoder of the index, which may lie elsewhere now; prefixes, pooling and lengths stay."""
     settings = manifest.encoder.model_dump(include=set(EncoderSettings.model_fields))
-    moved = EncoderSettings.model_validate({**settings, "name": settings_of(name).name})
-    return TextEncoder(moved, device=str(open_device(device)), threads=threads)
-
-
-def _encoder_of(manifest: DenseManifest, device: str, threads: int) -> TextEncoder:
-    settings = manifest.encoder.model_dump(include=set(EncoderSettings.model_fields))
-    return TextEncoder(EncoderSettings.model_validate(settings), device=str(open_device(device)), threads=threads)
-
-
-def _refuse_other_weights(manifest: DenseManifest, encoder: TextEncoder, directory: Path) -> None:
+    if name is not None:
+        settings["name"] = settings_of(name).name
+    encoder = TextEncoder(EncoderSettings.model_validate(settings), device=str(open_device(device)), threads=threads)
     if encoder.weights_sha256() != manifest.encoder.weights_sha256:
         raise UsageError(
             f"{directory}: its passages were embedded by other weights than those of the encoder '{encoder.name}'; "
             f"give the encoder it was built with ('{manifest.encoder.name}'), or build the index again"
         )
+    return encoder
