@@ -43,8 +43,8 @@ def directory(tmp_path: Path, matrix: np.ndarray) -> Path:
 
 def test_the_matrix_that_faiss_wrote(directory: Path, matrix: np.ndarray) -> None:
     files = need_flat_files(directory)
-    assert read_header(files.index[0]) == (DIMENSION, ROWS)
-    vectors = map_flat_index(files.index)
+    assert read_header(files.pieces[0]) == (DIMENSION, ROWS)
+    vectors = map_flat_index(files.pieces)
     assert np.array_equal(vectors.read(0, ROWS), matrix)
     check_lengths(files, vectors, ContentsStore(files.corpus))
 
@@ -55,7 +55,7 @@ def test_pieces_need_not_be_joined(directory: Path, matrix: np.ndarray, borders:
     (directory / INDEX_NAME).unlink()
     for number, (a, b) in enumerate(zip([0, *borders], [*borders, len(whole)], strict=True)):
         (directory / f"part_a{'abcdef'[number]}").write_bytes(whole[a:b])
-    vectors = map_flat_index(need_flat_files(directory).index)
+    vectors = map_flat_index(need_flat_files(directory).pieces)
     assert np.array_equal(vectors.read(0, ROWS), matrix)
     assert np.array_equal(vectors.gather(np.arange(ROWS)), matrix)
 
@@ -160,7 +160,7 @@ def test_an_empty_corpus_and_one_of_another_length(directory: Path) -> None:
     files = need_flat_files(directory)
     files.corpus.write_text('{"id": "0", "contents": "x"}\n', "utf-8")
     with pytest.raises(DataError, match=r"1 passages, e5_Flat\.index has 57"):
-        check_lengths(files, map_flat_index(files.index), ContentsStore(files.corpus))
+        check_lengths(files, map_flat_index(files.pieces), ContentsStore(files.corpus))
     files.corpus.write_bytes(b"")
     with pytest.raises(DataError, match="is empty"):
         ContentsStore(files.corpus)
@@ -170,5 +170,5 @@ def test_identity_follows_the_bytes(directory: Path) -> None:
     files = need_flat_files(directory)
     before = flat_identity(files)
     assert flat_identity(files) == before
-    change(files.index[0], 100, b"\x00\x00\x80?")
+    change(files.pieces[0], 100, b"\x00\x00\x80?")
     assert flat_identity(files) != before

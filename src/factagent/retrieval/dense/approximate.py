@@ -68,6 +68,7 @@ class ApproximateIndex:
         threads: int = 1,
         nprobe: int | None = None,
         rerank: int | None = None,
+        verify: bool | None = None,
     ) -> ApproximateIndex:
         """Open the index in `directory` after checking its files against the manifest; the lists are memory-mapped.
 
@@ -78,6 +79,7 @@ class ApproximateIndex:
             threads: threads of a search.
             nprobe: lists a query looks into, instead of the number chosen at the build.
             rerank: candidates scored again, instead of the number set at the build; 0 for none.
+            verify: compare the hash of the lists too; None does where they are small.
 
         Raises:
             DataError: no approximate index there, or one of another format.
@@ -88,7 +90,7 @@ class ApproximateIndex:
         if (manifest.vectors, manifest.passages, manifest.dimension) != (vectors, len(shards), shards.dimension):
             raise CorruptError(f"{directory}: was built from other vectors than those beside it; {REBUILD}")
         settings = _checked(manifest, nprobe, rerank)
-        verify_approximate(directory, manifest)
+        verify_approximate(directory, manifest, verify=verify)
         loaded = cls(open_index(directory), shards, settings, threads=threads)
         loaded._refuse_other_shape(directory, manifest)
         loaded.manifest = manifest
@@ -210,7 +212,7 @@ def open_index(directory: Path) -> Any:
         raise CorruptError(f"{directory}: {SIZES_NAME}, {LISTS_NAME} and {FAISS_NAME} do not fit each other; {REBUILD}")
     lists = faiss.OnDiskInvertedLists()
     lists.nlist, lists.code_size, lists.filename, lists.read_only = ivf.nlist, ivf.code_size, str(path), True
-    # Read-ahead threads (32 by default) would touch every list of every search; checking the hash has just read them.
+    # Its read-ahead threads (32 by default) would touch every byte of the lists before the search does.
     lists.prefetch_nthread = 0
     lists.lists.resize(ivf.nlist)
     lists.totsize = path.stat().st_size

@@ -55,7 +55,7 @@ class FlatHeader(NamedTuple):
 class FlatFiles(NamedTuple):
     """The files of a directory that hold a flat index: the index in one or several pieces, and the passages."""
 
-    index: tuple[Path, ...]
+    pieces: tuple[Path, ...]
     corpus: Path
 
 
@@ -96,9 +96,10 @@ def read_header(path: Path) -> FlatHeader:
     with path.open("rb") as stream:
         head = stream.read(_HEADER.size)
     if len(head) < _HEADER.size or head[:4] != _MAGIC:
-        shown = head[:4].decode("ascii", "replace")
-        raise DataError(f"{path}: begins with {shown!r}, not with {_MAGIC.decode()!r}; only a faiss IndexFlatIP is read "
-                        "here (other kinds: build one with factagent index approximate)")  # fmt: skip
+        raise DataError(
+            f"{path}: begins with {head[:4].decode('ascii', 'replace')!r}, not with {_MAGIC.decode()!r}; only a faiss "
+            "IndexFlatIP is read here (other kinds: build one with factagent index approximate)"
+        )
     _, dimension, rows, unused, _, trained, metric, floats = _HEADER.unpack(head)
     if metric != _INNER_PRODUCT:
         raise DataError(f"{path}: metric {metric}; only inner product (0) is read here")
@@ -144,7 +145,7 @@ def map_flat_index(pieces: Sequence[Path]) -> VectorShards:
 def flat_identity(files: FlatFiles) -> str:
     """Identity of the vectors, for an approximate index of them: sizes, and a hash of the ends of each piece."""
     digest = hashlib.sha256()
-    for path in files.index:
+    for path in files.pieces:
         digest.update(f"{path.stat().st_size} {_ends_hash(path)}\n".encode())
     return digest.hexdigest()
 
@@ -206,7 +207,7 @@ def check_lengths(files: FlatFiles, vectors: VectorShards, passages: ContentsSto
         DataError: their numbers differ.
     """
     if len(vectors) != len(passages):
-        raise DataError(f"{files.corpus}: {len(passages)} passages, {files.index[0].name} has {len(vectors)} vectors; "
+        raise DataError(f"{files.corpus}: {len(passages)} passages, {files.pieces[0].name} has {len(vectors)} vectors; "
                         "both must come from one corpus")  # fmt: skip
 
 
@@ -226,8 +227,10 @@ def _write_offsets(path: Path, side: Path) -> None:
         np.save(partial, np.concatenate(starts), allow_pickle=False)
         partial.replace(side)
     except OSError as error:
-        raise DataError(f"{side}: cannot be written ({error.strerror}); the offsets of the passages are kept beside "
-                        "them, so make the directory writable or link the files into one that is") from error  # fmt: skip
+        raise DataError(
+            f"{side}: cannot be written ({error.strerror}); the offsets of the passages are kept beside them, so make "
+            "the directory writable, or link the files into one that is"
+        ) from error
 
 
 def _ends_hash(path: Path) -> str:
