@@ -73,7 +73,7 @@ def convert(
 
     Args:
         path: Question file, corpus, folder of documents, or - for standard input.
-        out: File to write; .gz and .zst are packed.
+        out: File to write: .jsonl, .jsonl.gz or .jsonl.zst.
         format: Format of the file, where its first row does not tell; see docs/reference/data.md.
         kind: What to take from a file that holds both questions and their passages (default: questions).
         words: Size of the passages that documents are split into.
@@ -86,8 +86,10 @@ def convert(
 
     if words < 1:
         raise UsageError(f"--words must be at least 1, found {words}")
+    if not out.name.removesuffix(".gz").removesuffix(".zst").endswith(".jsonl"):
+        raise UsageError(f"--out {out}: the output is JSON lines; name it .jsonl, .jsonl.gz or .jsonl.zst")
     if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: the directory {out.parent} does not exist")
+        raise UsageError(f"--out {out}: the directory {out.parent} does not exist; make it first")
     if out.exists() and not force:
         raise UsageError(f"--out {out} exists; give --force to replace it")
     source = open_source(path, format, words=words, skip_unreadable=skip_unreadable)

@@ -36,9 +36,9 @@ def annotations_of(row: Row) -> Annotations:
         raise row.error("answerable", "is false: such questions have no right answer; use MuSiQue-Ans, not -Full")
     parts = row.rows("question_decomposition", ())
     evidences = row.triples("evidences", ()) or _popqa_triple(row)
-    titles = _titles_of_facts(row) or _titles_of_parts(row, parts) or _popqa_title(row)
+    titles = tuple(dict.fromkeys(_titles_of_facts(row) or _titles_of_parts(row, parts) or _popqa_title(row)))
     hops = len(parts) or len(evidences) or len(titles) or None
-    return Annotations(row.text("type", "").strip() or None, hops, tuple(dict.fromkeys(titles)), evidences)
+    return Annotations(row.text("type", "").strip() or None, hops, titles, evidences)
 
 
 def context_passages(row: Row) -> Iterator[Passage]:

@@ -73,7 +73,7 @@ def _read_markdown(content: bytes) -> tuple[str, str]:
     except ImportError as error:
         raise MissingExtraError.of("markdown_it", EXTRA) from error
 
-    source = _decode(content).replace("\r\n", "\n")
+    source = clean_text(_decode(content))
     front = _FRONT_MATTER.match(source)
     named = _FRONT_TITLE.search(front[1]) if front else None
     title = named[1].strip().strip("'\"") if named else ""
