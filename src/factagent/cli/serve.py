@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Sized
 from typing import TYPE_CHECKING
 
 from factagent.errors import UsageError
@@ -20,6 +20,8 @@ def retrieval(
     top_k: int = 3,
     token_env: str | None = None,
     threads: int = 1,
+    device: str = "auto",
+    encoder: str | None = None,
     max_queue: int = 4096,
     max_batch: int = 256,
     cache: int = 10_000,
@@ -31,12 +33,14 @@ def retrieval(
     """Serve searches in the forms of Search-R1, verl-agent, ReSearch and ZeroSearch.
 
     Args:
-        index: Directory of an index.
+        index: What to search: a directory of any kind of index, several fused (A+B), or the URL of another server.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; 0 takes a free one.
         top_k: Passages for a query whose request does not say how many.
         token_env: Environment variable that holds a token which every request must bear.
         threads: Threads of one search.
+        device: Where encoders and exact dense search run: auto, cpu or cuda.
+        encoder: Where the query encoder of a dense index lies now, if it was moved.
         max_queue: Queries that may wait; beyond that requests get 503 at once.
         max_batch: Queries in one search.
         cache: Results kept in memory; 0 for none.
@@ -45,18 +49,18 @@ def retrieval(
         max_top_k: Passages that a request may ask for.
         max_body_bytes: Bytes of the body of one request.
     """
+    from factagent.retrieval.opening import describe, open_retriever
     from factagent.retrieval.server.limits import Limits
     from factagent.retrieval.server.run import ServerSettings, serve
 
     limits = Limits(max_queries, max_query_bytes, max_top_k, max_body_bytes)
     settings = ServerSettings(host, port, top_k, _token(token_env), max_queue, max_batch, cache, limits)
-    serve(lambda: _open(index, threads), settings, _announce)
-
-
-def _open(index: str, threads: int) -> Retriever:
-    from factagent.retrieval.bm25 import BM25Index
-
-    return BM25Index.load(Path(index), threads=threads)
+    kind = describe(index)["kind"]
+    serve(
+        lambda: open_retriever(index, threads=threads, device=device, encoder=encoder),
+        settings,
+        lambda url, retriever: _announce(url, kind, retriever),
+    )
 
 
 def _token(variable: str | None) -> str | None:
@@ -68,8 +72,6 @@ def _token(variable: str | None) -> str | None:
     return token
 
 
-def _announce(url: str, retriever: Retriever) -> None:
-    from collections.abc import Sized
-
+def _announce(url: str, kind: object, retriever: Retriever) -> None:
     size = f", {len(retriever)} passages" if isinstance(retriever, Sized) else ""
-    print(f"serving {url} ({type(retriever).__name__}{size})", flush=True)
+    print(f"serving {url} ({kind}{size})", flush=True)

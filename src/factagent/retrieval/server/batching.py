@@ -76,7 +76,8 @@ class SearchQueue:
         self._waiting = 0
         self._thread = _SearchThread()
         self._retriever: Retriever | None = None
-        self._searching = self._stopping = False
+        self._batch: list[_Waiting] = []
+        self._stopping = False
         self._query_s = 0.0
 
     async def load(self, open_retriever: Callable[[], Retriever]) -> Retriever:
@@ -87,10 +88,7 @@ class SearchQueue:
 
     def check_ready(self) -> None:
         """Raise Unavailable where the index is not loaded, the queue is full, or the server stops."""
-        if self._stopping:
-            raise Unavailable("stopping", "the server is stopping")
-        if self._retriever is None:
-            raise Unavailable("loading", "the index is being loaded", 5)
+        self._check_up()
         if self._waiting >= self._max_waiting:
             raise self._full()
 
@@ -100,10 +98,10 @@ class SearchQueue:
         Raises:
             Unavailable: loading, stopping, or more would wait than may. The future may hold it too, or SearchFailed.
         """
-        self.check_ready()
+        self._check_up()
         found = {query: passages for query in queries if (passages := self._cache.get((query, top_k))) is not None}
         missing = [query for query in dict.fromkeys(queries) if query not in found]
-        if self._waiting and self._waiting + len(missing) > self._max_waiting:
+        if missing and self._waiting and self._waiting + len(missing) > self._max_waiting:
             raise self._full()
         waiting = _Waiting(queries, top_k, missing, found, asyncio.get_running_loop().create_future())
         self._metrics.cache_hits.inc(len(found))
@@ -115,19 +113,25 @@ class SearchQueue:
         return waiting.results
 
     def stop(self) -> None:
-        """Refuse whatever waits and whatever comes; a search under way is left to itself."""
+        """Refuse whatever waits, is searched or comes; a search under way ends, or not, for nobody."""
         self._stopping = True
-        while self._queue:
-            waiting = self._queue.popleft()
+        for waiting in (*self._batch, *self._queue):
             if not waiting.results.done():
                 waiting.results.set_exception(Unavailable("stopping", "the server is stopping"))
+        self._queue.clear()
         self._thread.end()
+
+    def _check_up(self) -> None:
+        if self._stopping:
+            raise Unavailable("stopping", "the server is stopping")
+        if self._retriever is None:
+            raise Unavailable("loading", "the index is being loaded", 5)
 
     def _enqueue(self, waiting: _Waiting) -> None:
         self._queue.append(waiting)
         self._count(len(waiting.missing))
         waiting.results.add_done_callback(lambda _: self._forget(waiting))
-        if not self._searching:
+        if not self._batch:
             self._search_next()
 
     def _forget(self, waiting: _Waiting) -> None:
@@ -138,8 +142,8 @@ class SearchQueue:
 
     def _search_next(self) -> None:
         batch, retriever = self._take(), self._retriever
-        self._searching = bool(batch) and retriever is not None
-        if self._searching and retriever is not None:
+        self._batch = batch
+        if batch and retriever is not None:
             running = self._thread.run(lambda: _search(retriever, batch))
             running.add_done_callback(lambda done: self._finish(batch, done.result()))
 
