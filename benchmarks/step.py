@@ -38,6 +38,7 @@ from factagent.configuration import load_config
 from factagent.credit.advantages import outcome_advantages
 from factagent.credit.assign import assign_credit
 from factagent.credit.encoders import load_encoder
+from factagent.evaluation.local import model_path, prepare_process, protocol_of
 from factagent.policies.base import GenerationRequest
 from factagent.policies.transformers import TransformersPolicy
 from factagent.protocols.state import State
@@ -46,7 +47,7 @@ from factagent.train.config import RunConfig
 from factagent.train.learner import Learner
 from factagent.train.loop import StepClock, questions_of_step, samples_of
 from factagent.train.samples import Sample, count_loss_tokens, micro_batches, padding_share, step_samples
-from factagent.train.setup import Data, load_data, load_policy, model_path, prepare_process, protocol_of
+from factagent.train.setup import Data, load_data, load_policy
 from factagent.types import Answer, Group, Message, Question, Step, Trajectory
 
 HERE = Path(__file__).resolve().parent

@@ -36,15 +36,19 @@ class _Layer(NamedTuple):
     table: dict[str, Any]
 
 
-def load_config(model: type[Model], path: Path | None, overrides: Sequence[str] = ()) -> Model:
+def load_config(
+    model: type[Model], path: Path | None, overrides: Sequence[str] = (), *, base: Model | None = None
+) -> Model:
     """The configuration of `model` from a TOML file (if any) and overrides such as `learner.kl_coef=0.01`.
 
-    The value of an override is read as TOML, and as a plain string where it is none; `null` unsets.
+    The value of an override is read as TOML, and as a plain string where it is none; `null` unsets. A `base` takes the
+    place of the defaults.
 
     Raises:
         ConfigError: a file cannot be read, files extend each other in a circle, a key is unknown, a value is refused.
     """
-    layers = [] if path is None else _file_layers(path, ())
+    layers = [] if base is None else [_Layer("the base", base.model_dump(mode="json"))]
+    layers += [] if path is None else _file_layers(path, ())
     layers += [_override_layer(override) for override in overrides]
     merged: dict[str, Any] = {}
     for layer in layers:

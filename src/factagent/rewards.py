@@ -10,6 +10,9 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+NORMALISATION = 1
+"""Version of `normalize_answer` and of the metrics on top of it; scores of different versions are never compared."""
+
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})

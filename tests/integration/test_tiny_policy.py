@@ -12,10 +12,12 @@ from factagent.configuration import load_config
 from factagent.data.corpus import read_passages
 from factagent.data.dataset import read_questions
 from factagent.data.world.build import build_world
+from factagent.evaluation.config import TINY
+from factagent.evaluation.local import model_path, protocol_of
 from factagent.evaluation.runner import evaluate, summarise
 from factagent.retrieval.bm25 import BM25Index
 from factagent.train.config import RunConfig
-from factagent.train.setup import TINY, greedy, load_policy, model_path, protocol_of
+from factagent.train.setup import greedy, load_policy
 
 torch = pytest.importorskip("torch", reason="the tiny policy needs the extra 'train'")
 ROOT = Path(__file__).parents[2]

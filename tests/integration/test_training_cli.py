@@ -108,31 +108,31 @@ def test_data_that_is_not_there_exits_with_2(config_file, tmp_path, capsys):
     code, message = refusal(capsys, "train", *arguments, "--out", tmp_path / "run")
     assert code == 2
     assert message.startswith(f"data.corpus: {tmp_path / 'empty' / 'corpus.jsonl'} does not exist")
-    code, message = refusal(capsys, "eval", *arguments)
-    assert (code, message.startswith("data.corpus: ")) == (2, True)
 
 
-def test_a_model_that_is_not_there_exits_with_2(config_file, tmp_path, capsys):
-    code, message = refusal(capsys, "eval", "--config", config_file, "--model", tmp_path / "none")
-    assert code == 2
-    assert "no such directory" in message
-
-
-def test_eval_scores_a_model_and_keeps_its_trajectories(config_file, tiny_build, place, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    questions = place / "world" / "qa.train.jsonl"
-    arguments = ["eval", "--config", str(config_file), "--questions", str(questions), "--limit", "4"]
-    assert main([*arguments, "--model", str(tiny_build / "policy"), "--out", str(rows)]) == 0
-    summary = json.loads(capsys.readouterr().out)
-    kept = [json.loads(line) for line in rows.read_text().splitlines()]
-    assert summary["n"] == len(kept) == 4
-    assert all(row["id"].startswith("train-") for row in kept)
-    assert summary["em"] == sum(row["em"] for row in kept) / 4
-    assert all(row["trajectory"]["steps"] for row in kept)
-    code, message = refusal(capsys, *arguments, "--out", rows)
-    assert (code, "exists already" in message) == (2, True)
-    code, message = refusal(capsys, "eval", "--config", config_file, "--limit", 0)
-    assert (code, message) == (2, "--limit is 0; it must be at least 1")
+def test_eval_of_a_run_scores_as_the_run_does(config_file, tmp_path, capsys):
+    run, answers = tmp_path / "run", tmp_path / "answers"
+    short = ("--set", "schedule.eval_every=1", "--set", "schedule.questions_per_step=2")
+    assert main(["train", "--config", str(config_file), "--out", str(run), "--steps", "1", *short]) == 0
+    capsys.readouterr()
+    arguments = ["eval", "--run", str(run), "--limit", "6", "--json"]
+    for step, row in zip((0, 1), read_metrics(run), strict=True):
+        assert main([*arguments, "--step", str(step), "--out", str(answers / str(step))]) == 0
+        summary = json.loads(capsys.readouterr().out)
+        own = summary["sets"]["dev"]
+        assert {key: own[key] for key in row["eval"] if key not in ("low", "high")} == {
+            key: value for key, value in row["eval"].items() if key not in ("low", "high")
+        }
+        kept = [json.loads(line) for line in (answers / str(step) / "results.jsonl").read_text().splitlines()]
+        assert len(kept) == 6
+        assert all(row["trajectory"]["steps"] for row in kept)
+    config = tomllib.loads((answers / "1" / "config.toml").read_text())
+    assert config["model"]["path"] == str(run / "checkpoints" / "step-1")
+    assert (config["rollout"]["temperature"], config["rollout"]["precision"]) == (0.0, "fp32")
+    code, message = refusal(capsys, *arguments, "--step", 7, "--out", tmp_path / "no")
+    assert (code, message) == (2, f"{run / 'checkpoints'} has no checkpoint of step 7; it has 0, 1")
+    code, message = refusal(capsys, *arguments, "--config", config_file, "--out", tmp_path / "no")
+    assert (code, message) == (2, "--config and --run both say what to evaluate; give one")
 
 
 # The tiny policy.

@@ -29,7 +29,9 @@ EXIT_BROKEN_PIPE = 141
 COMMANDS = {
     "train": ("train:train", "Train a policy with reinforcement learning, or resume a run."),
     "sft": ("sft:sft", "Cold-start a policy on correct trajectories."),
-    "eval": ("evaluate:evaluate", "Evaluate a policy on a set of questions."),
+    "eval": ("evaluate:evaluate", "Evaluate a model on question sets."),
+    "compare": ("compare:compare", "Hold evaluations against each other, question by question."),
+    "ask": ("ask:ask", "Ask a question of your own documents."),
     "report": ("report:report", "Write one HTML file about one or several runs."),
     "parse": ("parse:parse", "Read model replies as actions."),
     "score": ("score:score", "Score predictions against gold answers: EM, F1, cover-EM."),
@@ -86,6 +88,7 @@ EXTRA_OF_MODULE = {
     "trafilatura": "documents",
     "lxml_html_clean": "documents",
     "httpx": "endpoint",
+    "httpx2": "endpoint",
     "openai": "endpoint",
     "starlette": "serve",
     "uvicorn": "serve",

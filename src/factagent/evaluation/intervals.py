@@ -42,6 +42,16 @@ def bootstrap_mean(
         ValueError: no value, or one that is not finite; `resamples` below 1; `confidence` outside (0, 1).
     """
     data = _checked(values, confidence)
+    return Interval(float(data.mean()), *percentiles(resampled_means(values, seed, resamples), confidence))
+
+
+def resampled_means(values: Sequence[float], seed: int, resamples: int = RESAMPLES) -> npt.NDArray[np.float64]:
+    """Means of resamples with replacement, shape (resamples,): add those of several sets for a mean over sets.
+
+    Raises:
+        ValueError: no value, or one that is not finite; `resamples` below 1.
+    """
+    data = _checked(values, CONFIDENCE)
     if resamples < 1:
         raise ValueError(f"resamples={resamples}: must be at least 1")
     generator, means = np.random.default_rng(seed), []
@@ -50,9 +60,14 @@ def bootstrap_mean(
         block = min(left, rows)
         means.append(data[generator.integers(len(data), size=(block, len(data)))].mean(axis=1))
         left -= block
+    return np.concatenate(means)
+
+
+def percentiles(means: npt.NDArray[np.float64], confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """The ends that hold the share `confidence` of the resampled means between them."""
     tail = (1 - confidence) / 2
-    low, high = np.quantile(np.concatenate(means), [tail, 1 - tail])
-    return Interval(float(data.mean()), float(low), float(high))
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
 
 
 def wilson_interval(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:

@@ -5,30 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from factagent.credit.config import CreditConfig
 from factagent.data.world.config import WorldConfig
-from factagent.episode import MAX_ROUNDS, TOP_K
+from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
 from factagent.rollout import RolloutSettings
 
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of a forward pass: fp32, or bf16 by autocast."""
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ModelConfig(_Table):
-    """Which policy to train or evaluate."""
-
-    path: str = "tiny"
-    """A Hugging Face causal-LM directory (safetensors) with tokenizer and chat template; "tiny" is the packaged one."""
-    device: str = "auto"
-
-
-class DataConfig(_Table):
+class DataConfig(Table):
     """Where passages and questions are. With a `world` table the built-in world is built into `directory` first."""
 
     directory: Path | None = None
@@ -50,28 +38,19 @@ class DataConfig(_Table):
         return self
 
 
-class RolloutConfig(_Table):
+class RolloutConfig(EpisodeConfig):
     """How trajectories are sampled."""
 
-    protocol: str = "factagent"
-    prompt: str = "factagent-full"
-    """A built-in prompt or the path of a prompt file."""
     group_size: int = Field(default=6, ge=1)
-    max_rounds: int = Field(default=MAX_ROUNDS, ge=1)
-    top_k: int = Field(default=TOP_K, ge=1)
     temperature: float = Field(default=0.7, gt=0)
-    max_new_tokens: int = Field(default=512, ge=1)
-    max_prompt_tokens: int | None = Field(default=None, ge=1)
     precision: Precision = "bf16"
-    batch_tokens: int = Field(default=65536, ge=1)
-    """Padded tokens that the sampler runs at once."""
 
     def settings(self, *, group_size: int | None = None, record_messages: bool = False) -> RolloutSettings:
         """What the driver needs."""
         return RolloutSettings(group_size or self.group_size, self.max_rounds, self.top_k, record_messages)
 
 
-class LearnerConfig(_Table):
+class LearnerConfig(Table):
     """Optimiser and objective (credit.md section 7); the defaults are the paper's."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
@@ -97,7 +76,7 @@ class LearnerConfig(_Table):
     llds_gate: Literal["action", "response", "token"] = "action"
 
 
-class ScheduleConfig(_Table):
+class ScheduleConfig(Table):
     """How long to train, and what to do on the way."""
 
     steps: int = Field(default=500, ge=0)
@@ -111,7 +90,7 @@ class ScheduleConfig(_Table):
     """0: never."""
 
 
-class AlarmConfig(_Table):
+class AlarmConfig(Table):
     """When a run must stop by itself, with a checkpoint (reliability.md R5)."""
 
     parse_error_rate: float = Field(default=0.3, gt=0, le=1)
@@ -120,7 +99,7 @@ class AlarmConfig(_Table):
     ignore: bool = False
 
 
-class SftConfig(_Table):
+class SftConfig(Table):
     """Cold start (appendix "Cold-Start Analysis"); learning rate, batch, warm-up and epochs default to the paper's."""
 
     source: Literal["policy", "expert"] = "policy"
@@ -146,7 +125,7 @@ class SftConfig(_Table):
     precision: Precision = "bf16"
 
 
-class RunConfig(_Table):
+class RunConfig(Table):
     """Everything that decides a run. Same config, seed and machine: same bytes."""
 
     name: str = "factagent"

@@ -1,63 +1,59 @@
-"""Evaluate a local model with a run's configuration: what `factagent eval` calls."""
+"""A training run as an evaluation: what `factagent eval --run` evaluates."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from factagent.configuration import load_config
+from factagent.data.world.build import build_world
 from factagent.errors import UsageError
-from factagent.evaluation.runner import QuestionResult, evaluate, summarise
-from factagent.records import dumps, to_plain
+from factagent.evaluation.config import (
+    EpisodeConfig,
+    EvalConfig,
+    EvalModelConfig,
+    EvalRolloutConfig,
+    RetrieverConfig,
+    SetConfig,
+)
+from factagent.runs import RunDirectory
+from factagent.train.checkpoint import checkpoint_steps, load_checkpoint
 from factagent.train.config import RunConfig
-from factagent.train.session import make_progress
-from factagent.train.setup import greedy, load_data, load_policy, prepare_process, protocol_of
+from factagent.train.setup import data_paths
 
 
-def evaluate_model(
-    config: RunConfig, model: str | None = None, limit: int | None = None, out: Path | None = None
-) -> dict[str, Any]:
-    """Greedy scores of a model on the configuration's dev questions, with a progress bar.
+def config_of_run(directory: Path, step: int | None = None) -> EvalConfig:
+    """A checkpoint of a run, decoding greedily with the run's method over its corpus, on all of its dev questions.
 
     Args:
-        config: the tables `model`, `data` and `rollout` apply.
-        model: a model directory instead of `config.model.path`.
-        limit: only the first so many questions.
-        out: a file for one JSON object a question; it must not exist.
+        directory: the run.
+        step: of the checkpoint; the latest by default.
+
+    Raises:
+        UsageError: no such run or checkpoint.
+        CorruptError: the checkpoint does not match its manifest.
     """
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists already; choose another --out")
-    prepare_process(config.threads)
-    data = load_data(config.data)
-    questions = data.dev[:limit]
-    policy = greedy(load_policy(config, model))
-    with make_progress() as progress:
-        bar = progress.add_task("eval", total=len(questions), figures="")
-
-        def show(results: list[QuestionResult]) -> None:
-            em = sum(result.em for result in results) / len(results)
-            progress.update(bar, completed=len(results), figures=f"EM {em:.3f}")
-
-        settings = config.rollout.settings(group_size=1)
-        results = evaluate(questions, protocol_of(config.rollout), policy, data.retriever, settings, progress=show)
-    if out is not None:
-        out.write_bytes(b"".join(dumps(_row(result)) + b"\n" for result in results))
-    return summarise(results)
+    run = RunDirectory.open(directory)
+    config = load_config(RunConfig, run.config_path, ())
+    if config.data.world is not None and config.data.directory is not None:
+        build_world(config.data.world, config.data.directory)
+    paths = data_paths(config.data)
+    method = config.rollout.model_dump(include=set(EpisodeConfig.model_fields))
+    return EvalConfig(
+        seed=config.seed,
+        threads=config.threads,
+        model=EvalModelConfig(path=str(_checkpoint(run, step)), device=config.model.device),
+        rollout=EvalRolloutConfig(**method, precision=config.rollout.precision),
+        retriever=RetrieverConfig(corpus=paths.corpus),
+        sets=(SetConfig(name="dev", path=paths.dev, types=config.data.types, hops=config.data.hops),),
+    )
 
 
-def _row(result: QuestionResult) -> dict[str, Any]:
-    """One question's row: scores, costs, and the trajectory itself."""
-    return {
-        "id": result.question.id,
-        "question": result.question.text,
-        "golds": list(result.question.answers),
-        "answer": result.trajectory.answer,
-        "em": result.em,
-        "f1": result.f1,
-        "cover_em": result.cover_em,
-        "coverage": result.coverage,
-        "searches": result.searches,
-        "prompt_tokens": result.prompt_tokens,
-        "response_tokens": result.response_tokens,
-        "stop_reason": result.trajectory.stop_reason.value,
-        "trajectory": to_plain(result.trajectory),
-    }
+def _checkpoint(run: RunDirectory, step: int | None) -> Path:
+    steps = checkpoint_steps(run.checkpoints)
+    wanted = max(steps, default=None) if step is None else step
+    if wanted is None or wanted not in steps:
+        known = ", ".join(map(str, steps)) or "none"
+        raise UsageError(
+            f"{run.checkpoints} has no checkpoint{'' if step is None else f' of step {step}'}; it has {known}"
+        )
+    return load_checkpoint(run.checkpoints / f"step-{wanted}").path

@@ -18,6 +18,8 @@ import numpy as np
 from factagent.credit.assign import GroupCredit, assign_credit
 from factagent.credit.encoders import Encoder
 from factagent.errors import TryAgainError
+from factagent.evaluation.local import protocol_of
+from factagent.evaluation.progress import make_progress
 from factagent.evaluation.runner import evaluate, score, summarise
 from factagent.policies.base import seed_of
 from factagent.policies.transformers import TransformersPolicy
@@ -27,8 +29,8 @@ from factagent.train.checkpoint import Checkpoint, discard_after
 from factagent.train.config import RunConfig
 from factagent.train.learner import Learner
 from factagent.train.samples import Sample, group_samples
-from factagent.train.session import Interrupt, make_progress, restore_training_state, save_training_state
-from factagent.train.setup import Data, greedy, protocol_of
+from factagent.train.session import Interrupt, restore_training_state, save_training_state
+from factagent.train.setup import Data, greedy
 from factagent.types import Group, Invalid, Question
 
 

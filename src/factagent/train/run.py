@@ -10,14 +10,16 @@ import torch
 
 from factagent.configuration import dump_toml, load_config
 from factagent.errors import DataError, UsageError
+from factagent.evaluation.local import prepare_process, protocol_of
+from factagent.evaluation.progress import make_progress
 from factagent.policies.chat import ChatCodec
 from factagent.policies.transformers import TransformersPolicy
 from factagent.runs import RunDirectory, read_groups, read_metrics
 from factagent.train.checkpoint import Checkpoint, discard_after, latest, load_checkpoint
 from factagent.train.config import RunConfig
 from factagent.train.loop import Trainer
-from factagent.train.session import Interrupt, make_progress, restore_training_state, save_training_state
-from factagent.train.setup import Data, expert_of, load_data, load_policy, prepare_process, protocol_of
+from factagent.train.session import Interrupt, restore_training_state, save_training_state
+from factagent.train.setup import Data, expert_of, load_data, load_policy
 from factagent.train.sft import batches, collect, fit, sft_samples
 
 SFT_CHECKPOINT_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""One training process over a run directory: progress, interrupts and checkpoints, the same for SFT and GRPO."""
+"""One training process over a run directory: interrupts and checkpoints, the same for SFT and GRPO."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from factagent.errors import DataError
 from factagent.train.checkpoint import Checkpoint, save_checkpoint
@@ -46,19 +45,6 @@ class Interrupt:
             raise KeyboardInterrupt
         self.requested = True
         Console(stderr=True).print("stopping after this step; a checkpoint will be written (again to stop at once)")
-
-
-def make_progress() -> Progress:
-    """A progress bar on stderr with a free text field for the latest figures."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[figures]}"),
-        console=Console(stderr=True),
-    )
 
 
 def save_training_state(

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from factagent.data.corpus import read_facts, read_passages
 from factagent.data.dataset import read_questions
 from factagent.data.world.build import build_world
 from factagent.errors import ConfigError, DataError
+from factagent.evaluation.local import load_model
 from factagent.policies.scripted import ScriptedExpert
-from factagent.policies.transformers import SamplingSettings, TransformersPolicy
-from factagent.protocols import build_protocol
+from factagent.policies.transformers import TransformersPolicy
 from factagent.protocols.base import AgentProtocol
 from factagent.retrieval.base import Retriever
 from factagent.retrieval.bm25 import BM25Index
-from factagent.train.config import DataConfig, RolloutConfig, RunConfig
+from factagent.train.config import DataConfig, RunConfig
 from factagent.types import Question, Triple
-
-TINY = "tiny"
-"""Name of the packaged policy."""
 
 
 @dataclass(frozen=True)
@@ -100,30 +94,18 @@ def _select(questions: Sequence[Question], config: DataConfig, path: Path) -> li
     return kept
 
 
-def protocol_of(config: RolloutConfig) -> AgentProtocol:
-    """The protocol with its prompt."""
-    return build_protocol(config.protocol, config.prompt)
-
-
-def model_path(path: str) -> Path:
-    """The directory of a model; "tiny" is the packaged policy."""
-    return Path(str(resources.files("factagent") / "assets" / "tiny-policy")) if path == TINY else Path(path)
-
-
 def load_policy(config: RunConfig, path: str | None = None) -> TransformersPolicy:
     """Load the policy in fp32 (the learner chooses its own arithmetic), ready to sample at the run's temperature."""
     import torch
 
-    rollout = config.rollout
-    settings = SamplingSettings(
-        temperature=rollout.temperature,
-        max_new_tokens=rollout.max_new_tokens,
-        max_prompt_tokens=rollout.max_prompt_tokens,
-        batch_tokens=rollout.batch_tokens,
-        autocast=rollout.precision == "bf16",
+    return load_model(
+        path or config.model.path,
+        config.model.device,
+        config.rollout,
+        temperature=config.rollout.temperature,
+        dtype=torch.float32,
+        autocast=config.rollout.precision == "bf16",
     )
-    directory = model_path(path or config.model.path)
-    return TransformersPolicy.load(directory, settings, device=config.model.device, dtype=torch.float32)
 
 
 def greedy(policy: TransformersPolicy) -> TransformersPolicy:
@@ -141,33 +123,3 @@ def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> Scripte
     """The scripted expert for cold start."""
     sft = config.sft
     return ScriptedExpert(protocol.prompt.style, sft.noise, data.facts, config.seed, sft.haste)
-
-
-def prepare_process(threads: int, seed: int = 0) -> None:
-    """Set thread counts, memory allocation and the global generators of this process.
-
-    Every draw of ours comes from a generator named by its place; the global ones are seeded all the same, because
-    checkpoints hold their states and must be the same bytes in a repeated run.
-
-    glibc gives freed blocks above its mmap threshold back to the system; a tiny model's tensors lie just above it, and
-    mapping them again and again costs about half of its time. Linux with glibc only; elsewhere nothing is set.
-    """
-    import random
-
-    import numpy as np
-    import torch
-    from transformers.utils import logging
-
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
-    logging.disable_progress_bar()
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        libc.mallopt(ctypes.c_int(-3), ctypes.c_int(1 << 30))  # M_MMAP_THRESHOLD
-        libc.mallopt(ctypes.c_int(-1), ctypes.c_int(-1 & 0x7FFFFFFF))  # M_TRIM_THRESHOLD
-    except (OSError, AttributeError):
-        return

@@ -16,9 +16,10 @@ from factagent.data.dataset import read_questions
 from factagent.data.formats import sha256_of
 from factagent.data.world.build import build_world
 from factagent.errors import UsageError
+from factagent.evaluation.config import TINY
 from factagent.train.config import RunConfig
 from factagent.train.run import resume_sft, start_sft
-from factagent.train.setup import TINY, data_paths
+from factagent.train.setup import data_paths
 from factagent.train.tiny import TinyConfig, build_model, build_tokenizer, collect_words
 from factagent.types import Question, Triple
 
