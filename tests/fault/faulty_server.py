@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import gzip
 import json
+import re
 import socket
 import struct
 import sys
@@ -60,11 +61,16 @@ def retrieval_reply(path: str, body: bytes) -> bytes:
 
 
 def chat_reply(path: str, body: bytes) -> bytes:
-    """A chat completion that says "hello"."""
+    """A chat completion that says "hello", as a stream of events where it is asked for one."""
+    names = {"id": "chat-1", "created": 0, "model": "stand-in"}
+    if body and json.loads(body).get("stream"):
+        first = {"index": 0, "delta": {"role": "assistant", "content": "hello"}, "finish_reason": None}
+        last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+        chunks = [{**names, "object": "chat.completion.chunk", "choices": [choice]} for choice in (first, last)]
+        return b"".join(b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks) + b"data: [DONE]\n\n"
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hello"}}
     usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
-    names = {"id": "chat-1", "object": "chat.completion", "created": 0, "model": "stand-in"}
-    return json.dumps({**names, "choices": [choice], "usage": usage}).encode()
+    return json.dumps({**names, "object": "chat.completion", "choices": [choice], "usage": usage}).encode()
 
 
 def _head(status: str, length: int | None, *headers: str) -> bytes:
@@ -248,8 +254,7 @@ class FaultyServer:
 
     def _nan(self, connection: socket.socket, request: Request) -> bool:
         """The healthy answer with `NaN` in place of every number with a decimal point, as Python's json writes it."""
-        healthy = json.loads(self.reply(request.path, request.body), parse_float=lambda _: float("nan"))
-        _send(connection, json.dumps(healthy).encode())
+        _send(connection, re.sub(rb"\d+\.\d+", b"NaN", self.reply(request.path, request.body)))
         return False
 
     def _huge(self, connection: socket.socket, request: Request) -> bool:
