@@ -114,6 +114,10 @@ class RetrieverConfig(Table):
     """What a server speaks; see `factagent.retrieval.remote.PROTOCOLS`."""
     token_env: str | None = None
     """Environment variable with a server's bearer token."""
+    device: str = "auto"
+    """For the encoder and the exact search of a dense index."""
+    encoder: str | None = None
+    """Where the query encoder of a dense index lies now, if it was moved."""
 
     @property
     def is_server(self) -> bool:
@@ -200,6 +204,8 @@ MAY_CHANGE = frozenset(
         "failures.patience_s",
         "model.device",
         "retriever.token_env",
+        "retriever.device",
+        "retriever.encoder",
         *(
             f"model.endpoint.{key}"
             for key in ("url", "api_key_env", "stream", "usage", "tries", "first_wait_s", "max_tokens_key")

@@ -110,8 +110,8 @@ async def open_player(config: EvalConfig) -> AsyncIterator[Player]:
     endpoint = config.model.endpoint
     if endpoint is None:
         policy: Policy = _expert(config, protocol) if config.model.path == EXPERT else load_evaluated(config)
-        with open_blocking(config.retriever) as retriever:
-            yield LockStep(protocol, policy, retriever, settings, config.batch_size, config.seed)
+        retriever = open_blocking(config.retriever)
+        yield LockStep(protocol, policy, retriever, settings, config.batch_size, config.seed)
         return
     from factagent.policies.endpoint import EndpointPolicy
 

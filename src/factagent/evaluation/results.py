@@ -1,6 +1,7 @@
 """The directory of an evaluation: plain files that any tool may read while it grows.
 
     config.toml      the resolved configuration
+    retriever.json   what was searched: kind, passages, hash of the corpus
     results.jsonl    one line a question, in the order in which they were done (see `rows`)
     summary.json     written at the end: scores, averages, counts
     tables.md        the same for readers, beside the paper's rows
@@ -21,7 +22,7 @@ from typing import Any
 
 from factagent.errors import DataError, UsageError
 from factagent.evaluation.rows import ResultRow
-from factagent.records import dumps, to_plain
+from factagent.records import dumps, loads, to_plain
 from factagent.rows import Row
 from factagent.run_files import append, json_lines, lock_directory, replace, warn_torn
 
@@ -36,13 +37,14 @@ class EvalDirectory:
         """Name the paths; nothing is touched (see `create` and `open`)."""
         self.path = path
         self.config_path = path / "config.toml"
+        self.retriever_path = path / "retriever.json"
         self.results_path = path / RESULTS_NAME
         self.summary_path = path / SUMMARY_NAME
         self.tables_path = path / "tables.md"
         self.sessions_path = path / "sessions.jsonl"
 
-    def create(self, config: str) -> None:
-        """Start an evaluation: write `config` (TOML). An evaluation that has no answer yet is started anew.
+    def create(self, config: str, retriever: Mapping[str, object]) -> None:
+        """Start an evaluation: write `config` (TOML) and what is searched. One without answers is started anew.
 
         Raises:
             UsageError: the directory holds answers, or a run of another kind.
@@ -55,6 +57,7 @@ class EvalDirectory:
         if self.config_path.exists() and not started:
             raise UsageError(f"{self.path} holds a run of another kind; choose another --out")
         append(self.results_path, b"")
+        replace(self.retriever_path, dumps(to_plain(retriever)) + b"\n")
         replace(self.config_path, config.encode())
 
     @classmethod
@@ -73,6 +76,16 @@ class EvalDirectory:
     def lock(self) -> AbstractContextManager[None]:
         """Hold the directory for writing; see `run_files.lock_directory`."""
         return lock_directory(self.path, self.path / "run.lock")
+
+    def check_retriever(self, now: Mapping[str, object]) -> None:
+        """Refuse to go on over another corpus or index than the one that the evaluation began with.
+
+        Raises:
+            DataError: it differs.
+        """
+        before = loads(self.retriever_path.read_bytes()) if self.retriever_path.exists() else None
+        if before != to_plain(now):
+            raise DataError(f"{self.retriever_path}: searched was {before}, now it is {now}; start another evaluation")
 
     def append(self, lines: Sequence[bytes]) -> None:
         """Append whole lines in one write."""

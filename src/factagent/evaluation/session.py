@@ -23,6 +23,7 @@ from factagent.evaluation.players import Played, Player, open_player
 from factagent.evaluation.progress import SetBars, set_bars
 from factagent.evaluation.questions import read_sets
 from factagent.evaluation.results import EvalDirectory
+from factagent.evaluation.retrievers import identify
 from factagent.evaluation.rows import ResultRow, line_of
 from factagent.evaluation.runner import score
 from factagent.evaluation.summary import summarise_sets
@@ -47,9 +48,9 @@ def start_evaluation(config: EvalConfig, out: Path) -> dict[str, Any]:
         UsageError: the directory holds a run already.
         TryAgainError: servers failed for too long, or too many questions failed; everything answered is kept.
     """
-    sets, run = read_sets(config.sets), EvalDirectory(out)
+    sets, searched, run = read_sets(config.sets), identify(config.retriever), EvalDirectory(out)
     with run.lock():
-        run.create(dump_toml(config))
+        run.create(dump_toml(config), searched)
         return _evaluate(config, sets, run)
 
 
@@ -75,6 +76,7 @@ def resume_evaluation(directory: Path, config: EvalConfig | None = None) -> dict
     config = config or before
     sets = read_sets(config.sets)
     with run.lock():
+        run.check_retriever(identify(config.retriever))
         return _evaluate(config, sets, run)
 
 
