@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers")
 
 from factagent.errors import DataError, UsageError
@@ -21,6 +21,7 @@ TEXTS = ["who wrote Hamlet?", "a", "the river that flows through the capital of 
 
 
 def by_hand(directory: Path, texts: list[str], pooling: str, tokens: int = 256) -> NDArray[np.float32]:
+    import torch
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer, model = AutoTokenizer.from_pretrained(directory), AutoModel.from_pretrained(directory).eval()

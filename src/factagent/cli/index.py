@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from factagent.errors import UsageError
+
 if TYPE_CHECKING:
     from factagent.retrieval.manifest import BM25Settings
 
@@ -18,18 +20,26 @@ def build(
     *,
     corpus: Path,
     out: Path,
-    kind: Literal["bm25"] = "bm25",
+    kind: Literal["bm25", "dense"] = "bm25",
     k1: float = 0.9,
     b: float = 0.4,
     method: Literal["lucene", "robertson", "atire"] = "lucene",
     stop_words: Literal["none", "en"] = "none",
     shard_words: int = 8_000_000,
+    encoder: str | None = None,
+    device: str = "auto",
+    precision: Literal["fp32", "bf16"] = "fp32",
+    threads: int = 1,
+    shard_size: int = 65_536,
+    batch_size: int = 64,
+    query_prefix: str | None = None,
+    passage_prefix: str | None = None,
     force: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Index a corpus. The same command goes on where it was interrupted.
 
     Args:
-        corpus: JSONL file of passages {"id", "title", "text"} (.gz and .zst too).
+        corpus: Passages in any format that `factagent data show` knows, or a folder of documents.
         out: Directory to write; it must not exist, unless --force is given and it holds an index.
         kind: What kind of index.
         k1: BM25: term-frequency saturation, above 0.
@@ -38,9 +48,36 @@ def build(
         stop_words: BM25: words to leave out of passages and queries: none, or Lucene's English list.
         shard_words: BM25: words counted before the work is saved; memory is about 30 bytes for each. The index is the
             same for every value.
+        encoder: Dense, needed: minilm, e5-base-v2, or any sentence-transformers model or directory.
+        device: Dense: auto, cpu, cuda or cuda:N.
+        precision: Dense: what passages are embedded in; bf16 is several times faster where the hardware has it.
+        threads: Dense: of torch.
+        shard_size: Dense: passages embedded before the work is saved.
+        batch_size: Dense: texts encoded at once.
+        query_prefix: Dense: before each query, instead of what the encoder's family or its files say.
+        passage_prefix: Dense: before each passage, likewise.
         force: Replace the index in the output directory; start again where corpus or settings are no longer those of
             an interrupted build.
     """
+    if kind == "dense":
+        from factagent.cli.index_dense import build_dense_index
+
+        build_dense_index(
+            corpus,
+            out,
+            encoder,
+            device=device,
+            precision=precision,
+            threads=threads,
+            shard_size=shard_size,
+            batch_size=batch_size,
+            query_prefix=query_prefix,
+            passage_prefix=passage_prefix,
+            force=force,
+        )
+        return
+    if encoder is not None:
+        raise UsageError(f"--encoder {encoder} belongs to dense indexes; add --kind dense")
     _build_bm25(corpus, out, _bm25_settings(k1, b, method, stop_words), shard_words, force)
 
 
@@ -51,32 +88,39 @@ def verify(directory: Path) -> None:
         directory: The index.
     """
     from factagent.retrieval.bm25 import BM25Index
+    from factagent.retrieval.opening import index_format
 
+    if index_format(directory) == "factagent-dense":
+        from factagent.cli.index_dense import verify_dense_index
+
+        verify_dense_index(directory)
+        return
     index = BM25Index.load(directory, verify=False)
     index.verify()
     print(f"{directory}: {len(index)} passages; every file is as it was written")
 
 
 def _build_bm25(corpus: Path, out: Path, settings: BM25Settings, shard_words: int, force: bool) -> None:
-    from factagent.data.corpus import iter_passages
+    from factagent.data.sources import open_corpus
     from factagent.retrieval.bm25_build import write_index
     from factagent.retrieval.building import ChangedBuildError
+    from factagent.rows import STDIN
 
+    once = str(corpus) in STDIN  # what has been read to compare it cannot be read again to start again
     with _progress() as report:
         write = partial(write_index, settings=settings, overwrite=force, shard_words=shard_words, report=report)
         try:
-            manifest = write(iter_passages(corpus), out)
+            manifest = write(open_corpus(corpus), out, restart=force and once)
         except ChangedBuildError:
             if not force:
                 raise
-            manifest = write(iter_passages(corpus), out, restart=True)
+            manifest = write(open_corpus(corpus), out, restart=True)
     print(f"{out}: {manifest.passages} passages, {manifest.terms} words, corpus {manifest.corpus_sha256[:12]}")
 
 
 def _bm25_settings(k1: float, b: float, method: str, stop_words: str) -> BM25Settings:
     from pydantic import ValidationError
 
-    from factagent.errors import UsageError
     from factagent.retrieval.manifest import BM25Settings
 
     try:

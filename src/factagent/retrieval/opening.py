@@ -4,7 +4,7 @@ DIR                   an index (BM25, dense, approximate), Search-R1's published
 FILE.toml             a hybrid configuration under another name
 A+B                   a hybrid of equal parts, each any of these
 http://, https://     a search server
-qdrant+http://        a Qdrant server (see `qdrant`)
+qdrant+http://HOST:PORT/COLLECTION    a collection of a Qdrant server (see `qdrant`)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from factagent.errors import CorruptError, DataError, UsageError
 from factagent.retrieval.base import Retriever
@@ -89,6 +89,16 @@ def describe(spec: str | Path) -> dict[str, object]:
     return {"kind": kind, "directory": spec, **kept}
 
 
+def index_format(directory: Path) -> str:
+    """The format of the index in a directory, as its manifest names it.
+
+    Raises:
+        UsageError: there is no index.
+        DataError: it is of a format that this version does not know.
+    """
+    return str(_manifest(directory)["format"])
+
+
 def _open(spec: str, options: OpeningOptions) -> Retriever:
     hybrid = _hybrid(spec)
     if hybrid is not None:
@@ -97,8 +107,10 @@ def _open(spec: str, options: OpeningOptions) -> Retriever:
         return HybridRetriever(parts, weights=hybrid.weights or None, k=hybrid.k, depth=hybrid.depth)
     if spec.startswith(("http://", "https://")):
         return _open_server(spec, options)
+    if spec.startswith("qdrant+"):
+        return _open_qdrant(spec, options)
     directory = Path(spec)
-    return _OPENERS[str(_manifest(directory)["format"])](directory, options)
+    return _OPENERS[index_format(directory)](directory, options)
 
 
 def _hybrid(spec: str) -> HybridConfig | None:
@@ -167,7 +179,7 @@ def _open_dense(directory: Path, options: OpeningOptions, search: Any = None) ->
     return DenseIndex(
         directory,
         encoder=options.encoder,
-        search=search,
+        search=search or _exact(options),
         device=options.device,
         precision=options.precision,
         threads=options.threads,
@@ -179,33 +191,55 @@ def _open_dense(directory: Path, options: OpeningOptions, search: Any = None) ->
 def _open_approximate(directory: Path, options: OpeningOptions) -> Retriever:
     """An approximate index lies in the directory of the dense index whose vectors it searches."""
     from factagent.retrieval.dense.approximate import ApproximateIndex
+    from factagent.retrieval.dense.flat_file import find_flat_files
 
     def search(vectors: Any, identity: str) -> ApproximateIndex:
-        return ApproximateIndex.load(directory, vectors, identity, threads=options.threads)
+        return ApproximateIndex.load(
+            directory, vectors, identity, threads=options.threads, verify=options.verify
+        )  # fmt: skip
 
-    return _open_dense(directory.resolve().parent, options, search)
+    beneath = directory.resolve().parent
+    return (_open_flat if find_flat_files(beneath) else _open_dense)(beneath, options, search)
 
 
-def _open_flat(directory: Path, options: OpeningOptions) -> Retriever:
-    """Search-R1's published files, with exact search."""
-    from factagent.retrieval.dense import flat_file
-    from factagent.retrieval.dense.encode import TextEncoder
-    from factagent.retrieval.dense.exact import ExactIndex, open_device
-    from factagent.retrieval.dense.index import DenseRetriever
+def _open_flat(directory: Path, options: OpeningOptions, search: Any = None) -> Retriever:
+    """Search-R1's published files, with exact search unless told otherwise."""
+    from factagent.retrieval.dense.exact import open_device
+    from factagent.retrieval.dense.flat_index import open_flat_file
 
-    files = flat_file.need_flat_files(directory)
-    vectors, passages = flat_file.map_flat_index(files.pieces), flat_file.ContentsStore(files.corpus)
-    flat_file.check_lengths(files, vectors, passages)
     device = str(open_device(options.device))
-    encoder = TextEncoder.load(options.encoder or flat_file.DEFAULT_ENCODER, device=device, threads=options.threads)
-    search = ExactIndex(
-        vectors,
-        device=device,
-        precision=options.precision,
-        threads=options.threads,
-        memory_bytes=options.memory_bytes,
+    return open_flat_file(
+        directory, options.encoder, search=search or _exact(options), device=device, threads=options.threads
     )
-    return DenseRetriever(encoder, search, passages)
+
+
+def _exact(options: OpeningOptions) -> Callable[[Any, str], Any]:
+    """Exact search over vectors. Ones too large for the memory are refused, unless a limit allows reading from disk."""
+    from factagent.retrieval.dense.exact import ExactIndex, open_device
+    from factagent.retrieval.plan import check_memory
+
+    def search(vectors: Any, identity: str) -> ExactIndex:
+        device = open_device(options.device)
+        if options.memory_bytes is None:
+            kind: Literal["exact-bf16", "exact-fp32"] = "exact-bf16" if options.precision == "bf16" else "exact-fp32"
+            check_memory(
+                kind, len(vectors), vectors.dimension, gpu=(device.index or 0) if device.type == "cuda" else None
+            )
+        return ExactIndex(
+            vectors,
+            device=str(device),
+            precision=options.precision,
+            threads=options.threads,
+            memory_bytes=options.memory_bytes,
+        )
+
+    return search
+
+
+def _open_qdrant(spec: str, options: OpeningOptions) -> Retriever:
+    from factagent.retrieval.qdrant import open_qdrant
+
+    return open_qdrant(spec, encoder=options.encoder, device=options.device, threads=options.threads)
 
 
 _OPENERS: dict[str, Callable[[Path, OpeningOptions], Retriever]] = {

@@ -63,6 +63,7 @@ def build_dense(
     shard_size: int = SHARD_SIZE,
     total: int | None = None,
     overwrite: bool = False,
+    restart: bool = False,
 ) -> DenseManifest:
     """Embed `passages` into the index `directory`, which appears in one piece at the end; run again to go on.
 
@@ -73,6 +74,7 @@ def build_dense(
         shard_size: vectors of a shard.
         total: number of passages, for the estimate of the time left.
         overwrite: replace an index that is there.
+        restart: begin again, whatever an unfinished build has done.
 
     Raises:
         UsageError: `directory` exists and `overwrite` is false.
@@ -86,6 +88,8 @@ def build_dense(
     work = building_path(directory)
     with hold(work):
         restore(work / "new", directory)
+        if restart:
+            _clear(work)
         record = EncoderRecord(
             **encoder.settings.model_dump(), weights_sha256=encoder.weights_sha256(), precision=encoder.precision
         )
@@ -233,6 +237,13 @@ class _Build:
 def _blocks(passages: Iterator[Passage]) -> Iterator[list[Passage]]:
     while block := list(islice(passages, BLOCK)):
         yield block
+
+
+def _clear(work: Path) -> None:
+    """Remove what a build has done, but not the lock that this one holds."""
+    shutil.rmtree(work / "new", ignore_errors=True)
+    for path in (work / STATE_NAME, *work.glob("shard-*.json")):
+        path.unlink(missing_ok=True)
 
 
 def _claim(work: Path, encoder: EncoderRecord, shard_size: int) -> None:
