@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from factagent.errors import ServiceError, UsageError
 from factagent.retrieval.dense.approximate_manifest import PRESETS, list_count
 from factagent.retrieval.free_memory import GIB, free_gpu_memory, free_memory
-
-if TYPE_CHECKING:
-    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -115,38 +113,43 @@ def commands(kind: Kind) -> list[str]:
     return [*made, "factagent serve retrieval --index DIR"]
 
 
-def refuse_unless_it_fits(
-    kind: Kind, passages: int, dimension: int, *, device: torch.device | None = None, free: int | None = None
-) -> None:
-    """Say how much memory loading an index needs and how much is free, and refuse where that is too little.
+def check_memory(kind: Kind, passages: int, dimension: int, *, gpu: int | None = None, free: int | None = None) -> None:
+    """Say how much memory an index needs and how much is free, before it is loaded.
 
     Args:
         kind: of the index.
         passages: how many.
         dimension: of the vectors.
-        device: a GPU that is to hold the vectors; else the machine's memory counts.
+        gpu: number of the GPU that is to hold the vectors; None for the machine's memory.
         free: bytes; asked from the system by default.
 
     Raises:
-        ServiceError: it does not fit; the message says what would.
+        ServiceError: vectors that must be held do not fit; the message says what would. Mapped kinds (BM25, the
+            approximate ones) work from the disk, slowly: there the advice is a warning.
     """
     wanted = need(kind, passages, dimension)
-    on_gpu = device is not None and device.type == "cuda"
     if free is None:
-        free = free_gpu_memory()[device.index or 0] if device is not None and on_gpu else free_memory()
-    place = "of the GPU's memory" if on_gpu else "of memory"
-    needed = f"{kind} search of {passages:,} x {dimension} needs {gib(wanted.memory)} {place}, {gib(free)} is free"
-    logger.info("%s", needed)
+        free = free_memory() if gpu is None else free_gpu_memory()[gpu]
+    place = "memory" if gpu is None else "GPU memory"
+    needed = f"{kind} index of {passages:,} passages: needs {gib(wanted.memory)} of {place}, {gib(free)} is free"
+    if wanted.memory >= GIB:
+        sys.stderr.write(f"factagent: {needed}\n")
     if wanted.memory <= free:
+        logger.info("%s", needed)
         return
-    room = free_memory() if on_gpu else free
+    advice = f"{needed}. {_advice(kind, passages, dimension, free if gpu is None else free_memory())}"
+    if kind in ("exact-fp32", "exact-bf16"):
+        raise ServiceError(advice)
+    logger.warning("%s Searches will read from the disk.", advice)
+
+
+def _advice(kind: Kind, passages: int, dimension: int, room: int) -> str:
     other = suggest(passages, dimension, room)
-    advice = (
-        f"{other.kind} needs {gib(other.memory + PROCESS_BYTES)} in all: {commands(other.kind)[-2]}"
-        if other is not None and other.kind in PRESETS
-        else "no dense kind fits; use BM25, a larger machine, or several servers that hold a part each"
-    )
-    raise ServiceError(f"{needed}. {advice} (all kinds: factagent index plan --passages {passages})")
+    if other is not None and other.kind in PRESETS and other.kind != kind:
+        what = f"{other.kind} needs {gib(other.memory + PROCESS_BYTES)} in all: {commands(other.kind)[-2]}"
+    else:
+        what = "Nothing dense fits; use BM25, a larger machine, or several servers that hold a part each"
+    return f"{what} (all kinds: factagent index plan --passages {passages} --dimension {dimension})."
 
 
 def as_row(one: Need, memory: int, disk: int | None) -> dict[str, object]:

@@ -26,6 +26,7 @@ from factagent.retrieval.dense.approximate_manifest import (
 )
 from factagent.retrieval.dense.vectors import VectorShards, best_first, rescore
 from factagent.retrieval.passages import map_array
+from factagent.retrieval.plan import check_memory
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,7 @@ class ApproximateIndex:
         if (manifest.vectors, manifest.passages, manifest.dimension) != (vectors, len(shards), shards.dimension):
             raise CorruptError(f"{directory}: was built from other vectors than those beside it; {REBUILD}")
         settings = _checked(manifest, nprobe, rerank)
+        check_memory(manifest.preset, manifest.passages, manifest.dimension)
         verify_approximate(directory, manifest, verify=verify)
         loaded = cls(open_index(directory), shards, settings, threads=threads)
         loaded._refuse_other_shape(directory, manifest)

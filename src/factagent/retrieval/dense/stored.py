@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from factagent.retrieval.dense.flat_file import find_flat_files, flat_identity, map_flat_index
-from factagent.retrieval.dense.manifest import DenseManifest, read_dense_manifest
+from factagent.retrieval.dense.manifest import read_dense_manifest
 from factagent.retrieval.dense.vectors import VectorShards
-
-
-def dense_identity(manifest: DenseManifest) -> str:
-    """SHA-256 over the hashes of the shards, in order."""
-    return hashlib.sha256("".join(manifest.files[name].sha256 for name in manifest.shards).encode()).hexdigest()
 
 
 def open_stored_vectors(directory: Path) -> tuple[VectorShards, str]:
@@ -28,4 +22,4 @@ def open_stored_vectors(directory: Path) -> tuple[VectorShards, str]:
     from factagent.retrieval.dense.index import open_vectors
 
     manifest = read_dense_manifest(directory)
-    return open_vectors(directory, manifest), dense_identity(manifest)
+    return open_vectors(directory, manifest), manifest.vectors_sha256
