@@ -38,30 +38,23 @@ from factagent.types import Passage
 class Form(StrEnum):
     """The form of a search on the wire; see the table of this module."""
 
-    SEARCH_R1 = "search-r1"
-    VERL_AGENT = "verl-agent"
-    RESEARCH = "research"
-    RESEARCH_BATCH = "research-batch"
-    ZEROSEARCH = "zerosearch"
+    path: str
+    """The path of the URL that takes this form."""
+    takes_many: bool
+    """True where one request holds any number of queries, false where it holds one."""
+    fields: tuple[str, ...]
+    """The names of the queries, of the number of passages, and of the wish for scores (where there is one)."""
 
-    @property
-    def path(self) -> str:
-        """The path of the URL that takes this form."""
-        return {Form.RESEARCH: "/search", Form.RESEARCH_BATCH: "/batch_search"}.get(self, "/retrieve")
+    def __new__(cls, value: str, path: str, takes_many: bool, fields: tuple[str, ...]) -> Form:
+        form = str.__new__(cls, value)
+        form._value_, form.path, form.takes_many, form.fields = value, path, takes_many, fields
+        return form
 
-    @property
-    def takes_many(self) -> bool:
-        """True where one request holds any number of queries, false where it holds one."""
-        return self in (Form.SEARCH_R1, Form.RESEARCH_BATCH)
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of the queries, of the number of passages, and of the wish for scores (where there is one)."""
-        if self in (Form.RESEARCH, Form.RESEARCH_BATCH):
-            return ("query", "top_n", "return_score")
-        if self is Form.ZEROSEARCH:
-            return ("query", "top_k")
-        return ("queries" if self is Form.SEARCH_R1 else "query", "topk", "return_scores")
+    SEARCH_R1 = "search-r1", "/retrieve", True, ("queries", "topk", "return_scores")
+    VERL_AGENT = "verl-agent", "/retrieve", False, ("query", "topk", "return_scores")
+    RESEARCH = "research", "/search", False, ("query", "top_n", "return_score")
+    RESEARCH_BATCH = "research-batch", "/batch_search", True, ("query", "top_n", "return_score")
+    ZEROSEARCH = "zerosearch", "/retrieve", False, ("query", "top_k")
 
 
 @dataclass(frozen=True, slots=True)

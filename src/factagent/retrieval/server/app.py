@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 from starlette.applications import Starlette
@@ -29,6 +29,8 @@ JSON = "application/json"
 OPEN_PATHS = ("/health", "/ready")
 """Paths that need no token: whoever watches over the process asks there."""
 SEARCH_PATHS = ("/retrieve", "/search", "/batch_search")
+WATCH_AFTER_S = 0.02
+"""From then on it is noticed when the client of a waiting search goes away."""
 CLIENT_GONE = 499
 """Counted where nobody is left to answer; never sent."""
 
@@ -77,7 +79,7 @@ class _Endpoints:
 
     async def search(self, request: Request) -> Response:
         began = time.perf_counter()
-        call = decode_request(request.url.path, await read_body(request, self._limits.body_bytes))
+        call = decode_request(request.scope["path"], await read_body(request, self._limits.body_bytes))
         self._limits.check(call)
         results = await self._found(request, call.queries, call.top_k or self._top_k)
         response = Response(encode_reply(call, results), media_type=JSON)
@@ -102,16 +104,39 @@ class _Endpoints:
         results = self._searches.submit(queries, top_k)
         if results.done():
             return results.result()
-        gone = asyncio.ensure_future(_disconnect(request.receive))
-        gone.add_done_callback(lambda task: None if task.cancelled() else results.cancel())
+        watch = _Watch(request.receive, lambda: self._searches.give_up(results))
         try:
             return await results
         except asyncio.CancelledError:
-            if gone.done():
+            if watch.gone:
                 raise ClientDisconnect from None
             raise
         finally:
-            gone.cancel()
+            watch.end()
+
+
+class _Watch:
+    """Calls back when the client goes away. It begins late: to watch a short search costs more than it saves."""
+
+    def __init__(self, receive: Receive, on_gone: Callable[[], None]) -> None:
+        self._receive, self._on_gone = receive, on_gone
+        self._handle = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin)
+        self._task: asyncio.Task[None] | None = None
+        self.gone = False
+
+    def end(self) -> None:
+        self._handle.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        self._on_gone()
 
 
 class _Door:
@@ -142,11 +167,6 @@ class _Door:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
         return scheme.lower() == b"bearer" and hmac.compare_digest(token, self._token)
-
-
-async def _disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _error(status: int, code: str, message: str, field: str | None = None, **headers: str) -> Response:

@@ -74,6 +74,7 @@ class SearchQueue:
         self._cache = _Cache(cache)
         self._queue: deque[_Waiting] = deque()
         self._waiting = 0
+        metrics.queue_queries.set_function(lambda: self._waiting)
         self._thread = _SearchThread()
         self._retriever: Retriever | None = None
         self._batch: list[_Waiting] = []
@@ -93,7 +94,7 @@ class SearchQueue:
             raise self._full()
 
     def submit(self, queries: Sequence[str], top_k: int) -> asyncio.Future[list[Found]]:
-        """Ask for the best `top_k` passages of each query. Cancelling the future takes the work out of the queue.
+        """Ask for the best `top_k` passages of each query; `give_up` takes the wish back.
 
         Raises:
             Unavailable: loading, stopping, or more would wait than may. The future may hold it too, or SearchFailed.
@@ -104,13 +105,26 @@ class SearchQueue:
         if missing and self._waiting and self._waiting + len(missing) > self._max_waiting:
             raise self._full()
         waiting = _Waiting(queries, top_k, missing, found, asyncio.get_running_loop().create_future())
-        self._metrics.cache_hits.inc(len(found))
-        self._metrics.cache_misses.inc(len(missing))
+        if found:
+            self._metrics.cache_hits.inc(len(found))
         if not missing:
             waiting.results.set_result([found[query] for query in queries])
             return waiting.results
-        self._enqueue(waiting)
+        self._metrics.cache_misses.inc(len(missing))
+        self._queue.append(waiting)
+        self._waiting += len(missing)
+        if not self._batch:
+            self._search_next()
         return waiting.results
+
+    def give_up(self, results: asyncio.Future[list[Found]]) -> None:
+        """Cancel a future of `submit` and take its work out of the queue, if it is not searched yet."""
+        results.cancel()
+        for waiting in self._queue:
+            if waiting.results is results:
+                self._queue.remove(waiting)
+                self._waiting -= len(waiting.missing)
+                return
 
     def stop(self) -> None:
         """Refuse whatever waits, is searched or comes; a search under way ends, or not, for nobody."""
@@ -126,19 +140,6 @@ class SearchQueue:
             raise Unavailable("stopping", "the server is stopping")
         if self._retriever is None:
             raise Unavailable("loading", "the index is being loaded", 5)
-
-    def _enqueue(self, waiting: _Waiting) -> None:
-        self._queue.append(waiting)
-        self._count(len(waiting.missing))
-        waiting.results.add_done_callback(lambda _: self._forget(waiting))
-        if not self._batch:
-            self._search_next()
-
-    def _forget(self, waiting: _Waiting) -> None:
-        """Take a request that its client gave up out of the queue."""
-        if waiting.results.cancelled() and waiting in self._queue:
-            self._queue.remove(waiting)
-            self._count(-len(waiting.missing))
 
     def _search_next(self) -> None:
         batch, retriever = self._take(), self._retriever
@@ -158,7 +159,7 @@ class SearchQueue:
             (batch if fits else left).append(waiting)
             size += len(waiting.missing) if fits else 0
         self._queue.extendleft(reversed(left))
-        self._count(-size)
+        self._waiting -= size
         return batch
 
     def _finish(self, batch: list[_Waiting], outcome: _Outcome) -> None:
@@ -183,10 +184,6 @@ class SearchQueue:
             waiting.results.set_exception(SearchFailed("the search failed; the server's log says why"))
         else:
             waiting.results.set_result([waiting.found[query] for query in waiting.queries])
-
-    def _count(self, change: int) -> None:
-        self._waiting += change
-        self._metrics.queue_queries.set(self._waiting)
 
     def _full(self) -> Unavailable:
         retry = min(max(1, math.ceil(self._waiting * self._query_s)), _LONGEST_RETRY_S)

@@ -62,21 +62,34 @@ async def read_body(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limit:
         raise _too_large(limit)
-    body = b""
+    # Nearly every body is whole in the first message; one that never begins is an idle connection.
+    body, more = await _part(request)
+    if len(body) > limit:
+        raise _too_large(limit)
+    if not more:
+        return body
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
-            more = True
-            while more:
-                message = await request.receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
-                body += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(body) > limit:
-                    raise _too_large(limit)
+            return await _rest(request, body, limit)
     except TimeoutError:
         raise RequestError(408, "body_too_slow", f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+
+
+async def _rest(request: Request, body: bytes, limit: int) -> bytes:
+    more = True
+    while more:
+        part, more = await _part(request)
+        body += part
+        if len(body) > limit:
+            raise _too_large(limit)
     return body
+
+
+async def _part(request: Request) -> tuple[bytes, bool]:
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise ClientDisconnect
+    return message.get("body", b""), message.get("more_body", False)
 
 
 def _too_large(limit: int) -> RequestError:
