@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from factagent.credit.encoders import load_encoder
     from factagent.data.corpus import read_passages
     from factagent.data.dataset import read_questions
+    from factagent.data.sources import open_corpus, open_questions
     from factagent.episode import Episode
     from factagent.errors import ConfigError, DataError, FactAgentError
     from factagent.policies.scripted import ScriptedExpert
@@ -80,6 +81,8 @@ __all__ = [
     "f1",
     "load_encoder",
     "normalize_answer",
+    "open_corpus",
+    "open_questions",
     "parse_action",
     "read_passages",
     "read_questions",
@@ -105,6 +108,8 @@ _MODULES = {
     "f1": "rewards",
     "load_encoder": "credit.encoders",
     "normalize_answer": "rewards",
+    "open_corpus": "data.sources",
+    "open_questions": "data.sources",
     "parse_action": "protocols.actions",
     "read_passages": "data.corpus",
     "read_questions": "data.dataset",

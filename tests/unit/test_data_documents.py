@@ -78,7 +78,7 @@ def test_html_pages(tmp_path: Path) -> None:
     assert document.title == "My & page"
     assert "rivers and what lives in them.\n\nThe second one" in document.text
     assert "alert" not in document.text
-    (tmp_path / "short.htm").write_text("<p>Hi</p>")
+    (tmp_path / "short.htm").write_text("<html><head></head><body><p>Hi</p></body></html>")
     assert read_document(tmp_path / "short.htm") == ("short", "Hi")
     (tmp_path / "empty.html").write_text("")
     with pytest.raises(DataError, match=r"empty\.html: is no HTML page that can be read"):
