@@ -133,7 +133,7 @@ def build_world(place: Path, questions: int) -> list[str]:
     from factagent.retrieval.bm25 import BM25Index
 
     world = place / "world"
-    build_world(WorldConfig(entities=1500, train=0, dev=questions, test=0, hops=(1, 2)), world)
+    build_world(WorldConfig(entities=600, train=0, dev=questions, test=0, hops=(1, 2)), world)
     BM25Index.build(read_passages(world / "corpus.jsonl")).save(place / "index")
     flags = ["--model", "expert", "--questions", f"dev={world / 'qa.dev.jsonl'}"]
     return [*flags, "--set", f'model.facts="{world / "facts.jsonl"}"', "--set", "batch_size=1"]
