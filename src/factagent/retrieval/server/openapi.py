@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Any
 
-from factagent import __version__
 from factagent.retrieval.server.limits import Limits
 
 Schema = dict[str, Any]
@@ -64,7 +64,11 @@ def document(limits: Limits, top_k: int, *, token: bool) -> Schema:
         "/metrics": _get("Metrics in the text format of Prometheus.", {"200": _answer("Metrics.", "text/plain")}),
         "/openapi.json": _get("This document.", {"200": _answer("The document.", schema={"type": "object"})}),
     }
-    info = {"title": "FactAgent retrieval", "version": __version__, "description": "Passages for queries, best first."}
+    info = {
+        "title": "FactAgent retrieval",
+        "version": version("factagent"),
+        "description": "Passages for queries, best first.",
+    }
     result: Schema = {"openapi": "3.1.0", "info": info, "paths": paths}
     return _with_token(result) if token else result
 
