@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from factagent.data.corpus import read_facts, read_passages
-from factagent.data.dataset import read_questions
+from factagent.data.corpus import read_facts
+from factagent.data.sources import open_corpus, open_questions
 from factagent.data.world.build import build_world
 from factagent.errors import ConfigError, DataError
 from factagent.evaluation.local import load_model
@@ -76,9 +76,9 @@ def load_data(config: DataConfig) -> Data:
         build_world(config.world, config.directory)
     paths = data_paths(config)
     return Data(
-        _select(read_questions(paths.train), config, paths.train),
-        _select(read_questions(paths.dev), config, paths.dev),
-        BM25Index.build(read_passages(paths.corpus)),
+        _select(open_questions(paths.train), config, paths.train),
+        _select(open_questions(paths.dev), config, paths.dev),
+        BM25Index.build(open_corpus(paths.corpus)),
         dict(read_facts(paths.facts)) if paths.facts else {},
     )
 
