@@ -34,7 +34,7 @@ _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
 class DenseVectors(NamedTuple):
-    """Unit vectors of texts, float16 (count, dimension), memory-mapped, and of queries, float32 (queries, dimension)."""
+    """Unit vectors: float16 rows of texts (count, dimension), memory-mapped; float32 queries (queries, dimension)."""
 
     rows: NDArray[np.float16]
     queries: NDArray[np.float32]
