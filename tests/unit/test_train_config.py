@@ -6,6 +6,7 @@ import pytest
 
 from factagent.configuration import dump_toml, load_config
 from factagent.errors import ConfigError
+from factagent.evaluation.config import EvalConfig
 from factagent.train.config import RunConfig
 
 
@@ -79,6 +80,7 @@ def test_every_file_in_configs_loads_and_survives_a_round_trip(repository, tmp_p
     files = sorted((repository / "configs").glob("*.toml"))
     assert {"tiny.toml", "world.toml"} <= {path.name for path in files}
     for path in files:
-        config = load_config(RunConfig, path)
+        kind = EvalConfig if path.name.startswith("eval-") else RunConfig
+        config = load_config(kind, path)
         (tmp_path / path.name).write_text(dump_toml(config), encoding="utf-8")
-        assert load_config(RunConfig, tmp_path / path.name) == config
+        assert load_config(kind, tmp_path / path.name) == config
