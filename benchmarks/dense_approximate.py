@@ -1,8 +1,8 @@
 """Approximate search over real-text vectors (issue 3, bar 2): recall@3, speed against the bare faiss call, sizes.
 
-For both presets: recall@3 against exact search, half of the questions choosing `nprobe` and the other half measuring it,
-queries a second of ours and of faiss alone, interleaved, at the same nprobe and with the same candidates (`IndexRefine` over
-fp16 vectors where candidates are scored again), bytes a vector, build seconds, and the plan for 21M passages in 24 GiB.
+For both presets: recall@3 against exact search (half of the questions choose `nprobe`, the other half measures it),
+queries a second of ours and of faiss alone, interleaved, at the same nprobe and with the same candidates (`IndexRefine`
+over fp16 vectors where candidates are scored again), bytes a vector, build seconds, and the plan for 21M in 24 GiB.
 
     python benchmarks/dense_approximate.py [--rows 200000] [--quick] [--threads 1] [--out FILE]
 
