@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from factagent.errors import ServiceError, UsageError
-from factagent.retrieval.dense.memory import GIB, free_bytes
 from factagent.retrieval.dense.vectors import VectorShards, best_first, rescore
+from factagent.retrieval.free_memory import GIB, free_gpu_memory, free_memory
 from factagent.sentence_models import torch_threads
 
 logger = logging.getLogger(__name__)
@@ -166,9 +166,16 @@ class ExactIndex:
     def _fits(self, memory_bytes: int | None) -> bool:
         """Say what the scan's copy needs and what is free, and decide whether to hold it."""
         needed = len(self) * self.vectors.dimension * self.dtype.itemsize
-        free = free_bytes(self.device)
+        free = free_gpu_memory()[self.device.index or 0] if self.device.type == "cuda" else free_memory()
         allowed = int(_SHARE_OF_FREE * free) if memory_bytes is None else memory_bytes
-        decision = "held in memory" if needed <= allowed else "read from disk in every search"
+        decision = (
+            "held in memory"
+            if needed <= allowed
+            else (
+                "read from disk in every search; for what would fit see: "
+                f"factagent index plan --passages {len(self)} --ram {free // GIB}GiB"
+            )
+        )
         logger.log(
             logging.INFO if needed <= allowed else logging.WARNING,
             "%d vectors need %.2f GiB on %s (%.2f GiB free, %.2f GiB allowed): %s",
