@@ -50,7 +50,7 @@ def running(*command: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def ask(url: str, seconds: float) -> httpx.Response:
-    return httpx.post(f"{url}/retrieve", json={"query": str(seconds)}, timeout=60, trust_env=False)
+    return httpx.post(f"{url}/retrieve", json={"query": str(seconds)}, timeout=600, trust_env=False)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ def test_a_signal_lets_the_search_under_way_end_and_exits_0(number: signal.Signa
         assert server.stdout.readline() == "searching\n"
         server.send_signal(number)
         assert reply.result().status_code == 200
-        assert server.wait(30) == 0
+        assert server.wait(600) == 0
         with pytest.raises(httpx.ConnectError):
             ask(url, 0)
 
@@ -81,15 +81,17 @@ def test_a_search_that_hangs_does_not_keep_the_server_from_stopping() -> None:
         server.send_signal(signal.SIGTERM)
         reply = hanging.result()
         assert (reply.status_code, reply.json()["error"]["code"]) == (503, "stopping")
-        assert server.wait(30) == 0
+        assert server.wait(600) == 0
 
 
 def test_the_command_serves_an_index_until_it_is_told_to_stop(index: Path) -> None:
     with running("-m", "factagent.cli", "serve", "retrieval", "--index", str(index), "--port", "0") as (server, url):
-        (found,) = httpx.post(f"{url}/retrieve", json={"queries": ["capital"]}, trust_env=False).json()["result"]
+        (found,) = httpx.post(f"{url}/retrieve", json={"queries": ["capital"]}, timeout=600, trust_env=False).json()[
+            "result"
+        ]
         assert [document["id"] for document in found] == ["p1"]
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(600) == 0
         assert server.stderr is not None
         assert server.stderr.read() == ""
 
@@ -137,11 +139,11 @@ def test_clients_that_misbehave_do_not_disturb_the_others() -> None:
         with socket.create_connection(address) as hanging:
             hanging.sendall(half)
             for data in garbage:
-                with socket.create_connection(address, timeout=20) as client:
+                with socket.create_connection(address, timeout=600) as client:
                     client.sendall(data)
                     assert client.recv(4096).startswith(b"HTTP/1.1 400 ")
             with socket.create_connection(address) as gone:
                 gone.sendall(half)
             assert ask(url, 0).status_code == 200
         server.send_signal(signal.SIGTERM)
-        assert server.wait(30) == 0
+        assert server.wait(600) == 0

@@ -48,7 +48,7 @@ class Gate:
     def search(self, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
         self.batches.append((list(queries), top_k))
         self.entered.release()
-        assert self.open.wait(20)
+        assert self.open.wait(600)
         return [(Passage(query, query, f"about {query}", 1.0),) for query in queries]
 
 
@@ -86,7 +86,7 @@ def serving(retriever: Retriever | None, *, token: str | None = None, **queue: i
     thread.start()
     try:
         with httpx.Client(
-            base_url=url, timeout=20, trust_env=False, limits=httpx.Limits(max_connections=200)
+            base_url=url, timeout=600, trust_env=False, limits=httpx.Limits(max_connections=200)
         ) as client:
             yield client
     finally:
@@ -121,7 +121,7 @@ def metric(client: httpx.Client, name: str) -> float:
 
 
 def wait_for(condition: Any) -> None:
-    for _ in range(2000):
+    for _ in range(60_000):
         if condition():
             return
         time.sleep(0.005)
@@ -235,7 +235,7 @@ def test_what_queues_during_a_search_is_the_next_batch() -> None:
     gate = Gate()
     with serving(gate, cache=0) as client, ThreadPoolExecutor(9) as pool:
         first = pool.submit(post, client, {"query": "first", "topk": 1})
-        assert gate.entered.acquire(timeout=20)
+        assert gate.entered.acquire(timeout=600)
         others = [pool.submit(post, client, {"queries": [f"q{i}", "same"], "topk": 1}) for i in range(6)]
         wide = pool.submit(post, client, {"queries": ["wide"], "topk": 2})
         wait_for(lambda: metric(client, "factagent_queue_queries") == 13)
@@ -284,7 +284,7 @@ def test_the_work_of_a_client_that_went_away_is_dropped() -> None:
     gate = Gate()
     with serving(gate) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(post, client, {"query": "first"})
-        assert gate.entered.acquire(timeout=20)
+        assert gate.entered.acquire(timeout=600)
         with pytest.raises(httpx.ReadTimeout):
             client.post("/retrieve", json={"query": "given up"}, timeout=0.2)
         wait_for(lambda: metric(client, "factagent_queue_queries") == 0)
@@ -392,7 +392,7 @@ def test_schemathesis_finds_nothing(index: BM25Index, tmp_path: Path, token: str
     command += [f"--header=Authorization: Bearer {token}", "--phases=coverage"] if token else ["--max-examples=15"]
     with serving(index, token=token) as client:
         command.append(f"{client.base_url}/openapi.json")
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=900)
         headers = {"authorization": f"Bearer {token}"} if token else {}
         document = client.get("/openapi.json", headers=headers).json()
         assert done.returncode == 0, done.stdout + done.stderr
