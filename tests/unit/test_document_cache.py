@@ -42,7 +42,7 @@ def test_any_change_of_a_document_is_seen(docs: Path, tmp_path: Path) -> None:
     keys.add(content_key(docs))
     (docs / "anna.txt").rename(docs / "letters" / "anna.txt")
     keys.add(content_key(docs))
-    (docs / "cecilia.html").write_text("<p>Cecilia</p>", "utf-8")
+    (docs / "cecilia.md").write_text("Cecilia", "utf-8")
     keys.add(content_key(docs))
     assert len(keys) == 4
     (docs / "notes.bin").write_bytes(b"no document")
