@@ -282,7 +282,7 @@ def test_a_start_that_found_no_model_may_be_repeated(config, tmp_path):
 def test_sets_are_checked_before_anything_is_written(config, tmp_path):
     for change, message in (
         ({"expected": 11}, "holds 12 questions, not the 11 of 'expected'"),
-        ({"types": ["bridge"]}, r"no question has a type in \('bridge',\)"),
+        ({"types": ("bridge",)}, r"no question has a type in \('bridge',\)"),
         ({"path": tmp_path / "none.jsonl"}, r"set 'long': .*none\.jsonl does not exist"),
     ):
         (long, short) = config.sets

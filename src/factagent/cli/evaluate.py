@@ -62,7 +62,7 @@ def evaluate(
         *_of_model(model, model_name),
         *_of_retriever(retriever, corpus),
         *_of_sets(questions),
-        *_of_method(protocol, prompt),
+        *_of_method(model if not (config or run or resume) else None, protocol, prompt),
         *set_,
     )
     resolved = _resolve(config, run, step, resume, overrides, limit)
@@ -145,9 +145,11 @@ def _of_sets(questions: tuple[str, ...]) -> list[str]:
     return [f"sets=[{', '.join(tables)}]"]
 
 
-def _of_method(protocol: str | None, prompt: str | None) -> list[str]:
-    """A protocol comes with its own full prompt unless another one is named."""
-    named = prompt or (f"{protocol}-full" if protocol else None)
+def _of_method(model: str | None, protocol: str | None, prompt: str | None) -> list[str]:
+    """A protocol comes with its own full prompt, and the packaged policy with the one that it was trained on."""
+    named = prompt
+    if named is None and (protocol or model == "tiny"):
+        named = f"{protocol or 'factagent'}-{'terse' if model == 'tiny' else 'full'}"
     settings = [] if protocol is None else [_override("rollout.protocol", protocol)]
     return settings if named is None else [*settings, _override("rollout.prompt", named)]
 
