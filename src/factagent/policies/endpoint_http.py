@@ -114,6 +114,8 @@ def _bounded(response: httpx2.Response, limit: int) -> httpx2.AsyncByteStream:
     if response.headers.get("content-encoding", "identity") != "identity":
         raise CallError(FailureKind.BAD_HTTP, "it compresses its replies, although asked not to")
     stream = response.stream
+    if not isinstance(stream, httpx2.AsyncByteStream):
+        raise TypeError("the reply of a synchronous client")
 
     class Bounded(httpx2.AsyncByteStream):
         read = 0
@@ -191,9 +193,9 @@ class Reply:
         )
 
     def _count(self, usage: Any) -> None:
-        counts = tuple(getattr(usage, name, None) for name in ("prompt_tokens", "completion_tokens"))
-        if all(type(count) is int and count >= 0 for count in counts):
-            self._tokens = counts
+        read, written = getattr(usage, "prompt_tokens", None), getattr(usage, "completion_tokens", None)
+        if type(read) is int and type(written) is int and min(read, written) >= 0:
+            self._tokens = read, written
 
 
 def call_errors() -> tuple[type[Exception], ...]:

@@ -73,7 +73,7 @@ def need(kind: Kind, passages: int, dimension: int) -> Need:
     if kind == "bm25":
         speed = 1 / (BM25_QUERY_SECONDS * passages)
         return Need(kind, BM25_BYTES * passages, BM25_BYTES * passages + text, None, speed, _source(passages, 1e6))
-    if kind in ("exact-fp32", "exact-bf16"):
+    if kind == "exact-fp32" or kind == "exact-bf16":
         held = stored * (2 if kind == "exact-fp32" else 1)
         speed = EXACT_ROWS_PER_SECOND[kind] * 768 / dimension / passages
         return Need(kind, held, stored + text, 1.0, speed, _source(passages, 1e5))

@@ -110,11 +110,11 @@ class QdrantRetriever:
         return tuple(self._passage(point) for point in ordered)
 
     def _passage(self, point: Any) -> Passage:
-        fields = [(point.payload or {}).get(name) for name in ("id", "title", "text")]
-        if not all(isinstance(field, str) for field in fields):
+        identifier, title, text = ((point.payload or {}).get(name) for name in ("id", "title", "text"))
+        if not (isinstance(identifier, str) and isinstance(title, str) and isinstance(text, str)):
             raise RetrievalError(f"collection '{self._collection}': point {point.id} lacks id, title or text; load it "
                                  "with: factagent index upload")  # fmt: skip
-        return Passage(*(str(field) for field in fields), score=float(point.score))
+        return Passage(identifier, title, text, float(point.score))
 
 
 def connect(url: str, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Any:

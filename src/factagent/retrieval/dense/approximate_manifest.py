@@ -57,7 +57,7 @@ def list_count(passages: int) -> int:
     About sqrt(N) lists balance the comparison of a query with the lists' centres against the scan of a few lists; 2x
     makes lists short enough for a small `nprobe`. 100k passages: 512 lists, 1M: 2,048, 21M: 8,192.
     """
-    wanted = 2 ** round(math.log2(2 * math.sqrt(max(passages, 1))))
+    wanted = 1 << round(math.log2(2 * math.sqrt(max(passages, 1))))
     return max(1, min(wanted, passages // MIN_POINTS_PER_LIST))
 
 
