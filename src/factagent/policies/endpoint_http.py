@@ -116,12 +116,13 @@ def _bounded(response: httpx2.Response, limit: int) -> httpx2.AsyncByteStream:
     stream = response.stream
     if not isinstance(stream, httpx2.AsyncByteStream):
         raise TypeError("the reply of a synchronous client")
+    source: httpx2.AsyncByteStream = stream
 
     class Bounded(httpx2.AsyncByteStream):
         read = 0
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            async for piece in stream:
+            async for piece in source:
                 self.read += len(piece)
                 if self.read > limit:
                     raise CallError(
@@ -130,7 +131,7 @@ def _bounded(response: httpx2.Response, limit: int) -> httpx2.AsyncByteStream:
                 yield piece
 
         async def aclose(self) -> None:
-            await stream.aclose()
+            await source.aclose()
 
     return Bounded()
 
