@@ -86,6 +86,8 @@ def test_no_answer_is_no_failure(world: Path, chat_server: Any, capsys: Captured
         chat_server.url,
         "--max-rounds",
         "1",
+        "--prompt",
+        "factagent-terse",
     ]
     assert main([*arguments, "--max-tokens", "4", "--json"]) == 0
     record = json.loads(capsys.readouterr().out)
