@@ -6,7 +6,8 @@ threshold (the matrix product adds the bias before it rounds): numbers are fines
 
 Kept rows are scored again in float64 from the stored fp16 rows. The difference between both scores shows how far the
 scan errs. A query is done only if no row that the scan left out can belong to the best, were the scan wrong by five
-times the largest difference seen near the cut; else more rows are kept. So the result is that of a brute-force search.
+times the largest difference seen near the cut; else more rows are kept. The check is empirical: only a row for which
+the scan erred more than that could be missed.
 """
 
 from __future__ import annotations
@@ -230,7 +231,8 @@ def _candidates(products: Tensor, relative_to: Tensor, worst: Tensor, width: int
         width: how many are kept.
     """
     rows, n = products.shape
-    products = torch.nn.functional.pad(products, (0, 0, 0, -rows % BLOCK), value=-torch.inf)
+    if rows % BLOCK:  # only the last chunk: padding copies
+        products = torch.nn.functional.pad(products, (0, 0, 0, -rows % BLOCK), value=-torch.inf)
     blocks = products.view(-1, BLOCK, n)
     maxima = blocks.amax(dim=1).T.float() + relative_to[:, None]
     useful = min(int((maxima > worst[:, None]).sum(dim=1).max()), width)
