@@ -52,6 +52,7 @@ GROUPS = {
         {
             "show": ("data:show", "Say what a file holds and print its first rows."),
             "convert": ("data:convert", "Write our rows from a file of any format."),
+            "prepare": ("data_prepare:prepare", "Fetch the published question sets and Wiki-18."),
         },
     ),
     "index": (
@@ -83,6 +84,7 @@ EXTRA_OF_MODULE = {
     "qdrant_client": "qdrant",
     "verl": "verl",
     "pyarrow": "data",
+    "huggingface_hub": "data",
     "markdown_it": "documents",
     "pypdf": "documents",
     "trafilatura": "documents",
