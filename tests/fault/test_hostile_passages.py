@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from factagent.episode import Episode, NeedsGeneration
+from factagent.policies.base import AsyncPolicy, GenerationRequest
 from factagent.protocols import build_protocol
 from factagent.protocols.actions import parse_action, render_action
 from factagent.protocols.prompts import BUILT_IN
 from factagent.protocols.untrusted import ROLE_MARKS
+from factagent.retrieval.base import InThread
 from factagent.rewards import cover_em, exact_match, f1
+from factagent.rollout_async import run_episode
 from factagent.types import (
     Answer,
     Assert,
@@ -209,3 +215,90 @@ def test_no_special_token_of_a_real_tokenizer_survives(shared_data: Path) -> Non
     for prompt in BUILT_IN:
         spec = build_protocol(prompt.split("-")[0], prompt).prompt
         assert [token for token in tokens if token in spec.quote(f"a{token}b")] == []
+
+
+# --- whole episodes, through a real model and a real server --------------------------------------------------------
+
+PLAYED = sorted(set(HOSTILE.values()), key=len)[:210]
+"""What a model reads in these tests: the shorter ones, for the sake of time. Longer ones differ by length only, and are
+cut to `passage_chars` before anything else happens to them."""
+
+
+class Poisoned:
+    """Finds the same hostile passage whatever is asked; a `Retriever`."""
+
+    def __init__(self, hostile: str) -> None:
+        self.passages = (Passage("1", "Anna", hostile),)
+
+    def search(self, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:
+        return [self.passages[:top_k] for _ in queries]
+
+
+class SearchesFirst:
+    """Searches in the first round, whoever plays the others."""
+
+    def __init__(self, then: AsyncPolicy) -> None:
+        self.then = then
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        if request.state.round == 1:
+            return Generation(render_action(Search("anna")))
+        return await self.then.generate(request)
+
+
+def check_own_words(run: Episode) -> None:
+    """The action after the hostile passages is what the reply says, and nothing else brings a reward."""
+    last = run.trajectory.steps[-1]
+    assert len(run.trajectory.steps) == 2
+    assert last.action == parse_action(last.generation.text)
+    if "lund" not in last.generation.text.casefold():
+        assert exact_match(run.trajectory.answer or "", QUESTION.answers) == 0
+
+
+def two_rounds() -> Episode:
+    return Episode(QUESTION, build_protocol("factagent", "factagent-terse"), max_rounds=2)
+
+
+def test_the_local_policy_reads_hostile_passages_and_only_its_own_words_act(chat_server: Any) -> None:
+    codec = chat_server.policy.codec
+    runs = [two_rounds() for _ in PLAYED]
+    for run, hostile in zip(runs, PLAYED, strict=True):
+        run.feed_generation(Generation(render_action(Search("anna"))))
+        run.feed_passages(Poisoned(hostile).passages)
+    requests = [GenerationRequest(shown(run), run.state, None, (i,)) for i, run in enumerate(runs)]
+    for run, generation in zip(runs, chat_server.policy.generate(requests), strict=True):
+        roles = [token for token in generation.prompt_ids if token in codec.control_ids]
+        assert codec.decode(roles) == "".join(f"<|{m.role}|>" for m in shown(run)) + "<|assistant|>"
+        run.feed_generation(generation)
+        if run.trajectory.steps[1:]:  # a prompt that is too long ends the episode without a reply
+            check_own_words(run)
+    assert sum(len(run.trajectory.steps) == 2 for run in runs) >= 200
+
+
+def test_the_endpoint_sends_hostile_passages_as_data_and_plays_the_same(chat_server: Any) -> None:
+    from factagent.policies.endpoint import EndpointPolicy
+    from factagent.policies.endpoint_settings import EndpointSettings
+
+    settings = EndpointSettings(url=chat_server.url, model=chat_server.name, max_tokens=6)
+    sent = len(chat_server.bodies)
+
+    runs = [two_rounds() for _ in PLAYED]
+
+    async def play() -> None:
+        async with EndpointPolicy(settings, environment={}) as policy:
+            for run, hostile in zip(runs, PLAYED, strict=True):
+                finished = await run_episode(run, ("k",), SearchesFirst(policy), InThread(Poisoned(hostile)))
+                assert finished.error is None
+
+    asyncio.run(play())
+    bodies = chat_server.bodies[sent:]
+    assert len(bodies) == len(runs)
+    expected = [message.role for message in shown(drive("factagent-terse", everywhere("x")))]
+    for body in bodies:
+        assert [message["role"] for message in body["messages"]] == expected
+        text = "\n".join(message["content"] for message in body["messages"]).casefold()
+        assert [mark for mark in ROLE_MARKS if mark.casefold() in text] == []
+    for run in runs:
+        if run.trajectory.steps[1:]:
+            check_own_words(run)
+    assert sum(len(run.trajectory.steps) == 2 for run in runs) >= 200
