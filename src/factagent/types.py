@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-
 LATER = {"later": True}
 """Metadata of a field that a released record lacks: `records` writes it only where it differs from its default."""
 
