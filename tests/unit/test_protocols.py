@@ -180,6 +180,7 @@ def test_kinds_of_context() -> None:
     assert {name: build_protocol(name, f"{name}-full").context for name in PROTOCOLS} == {
         "factagent": "rebuild",
         "react": "append",
+        "search-r1": "append",
     }
     assert build_protocol("react", "react-terse").name == "react"
 
@@ -190,7 +191,7 @@ def test_defaults_are_the_full_prompts() -> None:
 
 
 def test_an_unknown_protocol_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="protocol 'reakt' is unknown; choose one of factagent, react"):
+    with pytest.raises(ConfigError, match="protocol 'reakt' is unknown; choose one of factagent, react, search-r1"):
         build_protocol("reakt", "react-full")
 
 

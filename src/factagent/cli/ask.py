@@ -45,7 +45,7 @@ def ask(
         docs: Folder of .txt, .md, .html and .pdf files, or any corpus file; indexed for BM25, once.
         index: Instead of --docs: an index directory, several joined by +, or the URL of a search server.
         model_name: Name of the model at the API; without it the only one that the server lists.
-        protocol: What the model reads and writes: factagent or react.
+        protocol: What the model reads and writes: factagent, react or search-r1.
         prompt: Prompt name or file; without it PROTOCOL-full, and PROTOCOL-terse for the tiny policy.
         top_k: Passages a search.
         max_rounds: Rounds, the answer included.

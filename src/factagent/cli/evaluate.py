@@ -49,7 +49,7 @@ def evaluate(
         corpus: A corpus to index for BM25 instead.
         questions: Question files: FILE, or NAME=FILE.
         limit: Only the first so many questions of each set.
-        protocol: Protocol: factagent or react.
+        protocol: Protocol: factagent, react or search-r1.
         prompt: A built-in prompt or the path of a prompt file.
         out: Directory of a new evaluation.
         resume: Directory of an evaluation to go on with; failures are asked again.

@@ -143,8 +143,8 @@ class Preparation:
             self.manifest = read_manifest(self.out)
             if missing := self.missing_bytes:
                 raise ServiceError(
-                    f"{self.out}: the disk lacks {missing / 1e9:,.1f} GB; make room, choose another --out, or leave out "
-                    "Wiki-18 (--no-corpus)"
+                    f"{self.out}: the disk lacks {missing / 1e9:,.1f} GB; make room, choose another --out, or leave "
+                    "out Wiki-18 (--no-corpus)"
                 )
             self._write_manifest(revisions=_revisions(self.needs))
             for need in self.needs:
@@ -219,10 +219,11 @@ class Preparation:
     def _questions(self, item: QuestionSet, paths: Sequence[Path]) -> Iterator[Question]:
         """The questions of a set; ends in an error, so that no file appears, where their number is wrong."""
         for original, path in zip(item.originals, paths, strict=True):
-            data_set, count = original.path.partition("/")[0], 0
-            for count, question in enumerate(open_source(path, "flashrag").questions(), start=1):
-                merged = len(item.originals) > 1
-                yield replace(question, id=f"{data_set}:{question.id}") if merged else question
+            prefix = f"{original.path.partition('/')[0]}:" if len(item.originals) > 1 else ""
+            count = 0
+            for question in open_source(path, "flashrag").questions():
+                yield replace(question, id=prefix + question.id)
+                count += 1
             self._check_count(path, original.path, count, original.rows)
 
     def _unpack(self, item: Corpus, packed: Path, path: Path) -> int:

@@ -106,8 +106,6 @@ def choose(
     Raises:
         UsageError: a name of `only` is unknown.
     """
-    from factagent.errors import UsageError
-
     names = list(dict.fromkeys(item.name for item in items))
     for name in only:
         if name not in names:

@@ -9,8 +9,13 @@ from factagent.protocols.base import AgentProtocol
 from factagent.protocols.factagent import FactAgentProtocol
 from factagent.protocols.prompts import PromptSpec, load_prompt
 from factagent.protocols.react import ReActProtocol
+from factagent.protocols.search_r1 import SearchR1Protocol
 
-PROTOCOLS: dict[str, Callable[[PromptSpec], AgentProtocol]] = {"factagent": FactAgentProtocol, "react": ReActProtocol}
+PROTOCOLS: dict[str, Callable[[PromptSpec], AgentProtocol]] = {
+    "factagent": FactAgentProtocol,
+    "react": ReActProtocol,
+    "search-r1": SearchR1Protocol,
+}
 
 
 def build_protocol(name: str, prompt: str) -> AgentProtocol:

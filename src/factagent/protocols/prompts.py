@@ -21,7 +21,7 @@ from factagent.errors import ConfigError
 from factagent.protocols.untrusted import quote
 from factagent.types import Fact, Message, Observation
 
-BUILT_IN = ("factagent-full", "factagent-terse", "react-full", "react-terse")
+BUILT_IN = ("factagent-full", "factagent-terse", "react-full", "react-terse", "search-r1-full")
 
 SLOTS: dict[str, frozenset[str]] = {
     "system": frozenset(),
