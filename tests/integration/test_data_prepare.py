@@ -310,9 +310,9 @@ def test_a_killed_conversion_goes_on_with_what_was_fetched(
     with monkeypatch.context() as patch:
         patch.setattr(preparing, "contents_passage", killed)
         assert prepare(hub, tmp_path, "--only", "nq", "wiki-18") == 130
+    assert list(tmp_path.rglob("*.tmp")) == []
     assert prepare(hub, tmp_path, "--only", "nq", "wiki-18") == 0
     assert [hub.fetched(path) for path in ("nq/test.jsonl", "wiki-18.jsonl.gz")] == [[""], [""]]
-    assert list(tmp_path.rglob("*.tmp")) == []
 
 
 def test_a_file_altered_on_its_way_is_refused(

@@ -165,7 +165,7 @@ def _told_with(url: str) -> Iterator[None]:
             f"{url}: cannot be reached ({type(error).__name__}); check the network, or name a mirror by --endpoint or "
             f"HF_ENDPOINT; {_LATER}"
         ) from error
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ServiceError(f"{url}: is no hub, or sends what cannot be read: {printable(str(error))}") from error
     except OSError as error:
         problem = error.strerror or printable(str(error))

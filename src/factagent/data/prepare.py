@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -228,20 +228,27 @@ class Preparation:
 
     def _unpack(self, item: Corpus, packed: Path, path: Path) -> int:
         """The lines of a packed corpus as they are, each read as a passage."""
-        seen, count = UniqueIds(), 0
         temporary = path.with_name(f".{path.name}.tmp")
-        with temporary.open("wb") as stream:
-            for number, line in iter_lines(packed):
-                row = row_of_line(packed, number, line)
-                passage = contents_passage(row)
-                if not seen.add(passage.id):
-                    raise row.error("id", f"{passage.id!r} occurs twice; ids must be unique in a corpus")
-                stream.write(line if line.endswith(b"\n") else line + b"\n")
-                count += 1
-                if count % _TOLD_ROWS == 0:
-                    self._tell(f"writing {item.file}: {count:,} passages")
-        self._check_count(packed, item.name, count, item.original.rows)
-        temporary.replace(path)
+        try:
+            with temporary.open("wb") as stream:
+                count = self._copy_passages(item, packed, stream)
+            self._check_count(packed, item.name, count, item.original.rows)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return count
+
+    def _copy_passages(self, item: Corpus, packed: Path, stream: IO[bytes]) -> int:
+        seen, count = UniqueIds(), 0
+        for number, line in iter_lines(packed):
+            row = row_of_line(packed, number, line)
+            passage = contents_passage(row)
+            if not seen.add(passage.id):
+                raise row.error("id", f"{passage.id!r} occurs twice; ids must be unique in a corpus")
+            stream.write(line if line.endswith(b"\n") else line + b"\n")
+            count += 1
+            if count % _TOLD_ROWS == 0:
+                self._tell(f"writing {item.file}: {count:,} passages")
         return count
 
     def _check_count(self, path: Path, name: str, found: int, wanted: int | None) -> None:
