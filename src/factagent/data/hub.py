@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from factagent import __version__
 from factagent.errors import CorruptError, ServiceError
 from factagent.http import printable
 
@@ -56,7 +55,7 @@ class Hub:
 
         # Read when the library is imported; without it, it would say which agent and which torch call it.
         constants.HF_HUB_DISABLE_TELEMETRY = True
-        self._api = HfApi(endpoint=endpoint, token=False, library_name="factagent", library_version=__version__)
+        self._api = HfApi(endpoint=endpoint, token=False, library_name="factagent")
 
     @property
     def endpoint(self) -> str:
