@@ -133,9 +133,9 @@ def connect(url: str, *, timeout_s: int = DEFAULT_TIMEOUT_S) -> Any:
     except ImportError as error:
         raise MissingExtraError.of("qdrant_client", "qdrant") from error
     if url == ":memory:":
-        return QdrantClient(":memory:")
+        return QdrantClient(":memory:", timeout=timeout_s)
     if "://" not in url:
-        return QdrantClient(path=url, force_disable_check_same_thread=True)
+        return QdrantClient(path=url, timeout=timeout_s, force_disable_check_same_thread=True)
     try:
         parts = urlsplit(url)
         port = parts.port or 6333
