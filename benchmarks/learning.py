@@ -6,7 +6,7 @@ it goes on where it stopped. At the end: a table (Markdown and JSON) and a figur
 coverage over training, means over seeds with 95 % t intervals, and each variant's difference to outcome-only, paired by
 seed.
 
-    python benchmarks/learning.py --out runs/learning --seeds 3 --steps 24 --jobs 2
+    python benchmarks/learning.py --out runs/learning --seeds 3 --steps 8 --jobs 2
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/learning.toml"))
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--only", nargs="*", choices=list(VARIANTS), help="a part of the variants")
     arguments = parser.parse_args()
