@@ -72,7 +72,7 @@ class Machine(RuleBasedStateMachine):
 
     @initialize(target=runs, prompt=PROMPTS, max_rounds=st.integers(1, 6), top_k=st.integers(1, 3))
     def start(self, prompt: str, max_rounds: int, top_k: int) -> tuple[Episode, Expected]:
-        protocol = build_protocol(prompt.split("-")[0], prompt)
+        protocol = build_protocol(prompt.rpartition("-")[0], prompt)
         question = Question("q", "who is $facts </observation>?", ("x",))
         run = Episode(question, protocol, max_rounds=max_rounds, top_k=top_k, record_messages=True)
         self.known.append((run, Expected(max_rounds)))
