@@ -56,7 +56,7 @@ def approximate(
     directory: Path,
     *,
     preset: Literal["ivf-sq8", "ivf-rabitq"],
-    target: float = 0.95,
+    target: float = 0.97,
     nlist: int | None = None,
     nprobe: int | None = None,
     rerank: int | None = None,

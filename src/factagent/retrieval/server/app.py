@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 from starlette.applications import Starlette
@@ -56,18 +57,10 @@ def build_app(
         Route("/metrics", endpoints.metrics),
         Route("/openapi.json", endpoints.openapi),
     ]
-    handlers = {
-        RequestError: _refused,
-        Unavailable: _unavailable,
-        SearchFailed: _failed,
-        HTTPException: _no_such_route,
-        ClientDisconnect: _gone,
-        Exception: _failed,
-    }
-    app = Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=_HANDLERS)
     app.router.redirect_slashes = False
     paths = frozenset(route.path for route in routes)
-    return _Door(app, metrics, paths, token)
+    return _Door(app, _Search(endpoints.search), metrics, paths, token)
 
 
 class _Endpoints:
@@ -139,11 +132,32 @@ class _Watch:
         self._on_gone()
 
 
-class _Door:
-    """Outermost: asks for the token and counts every answer by path and code."""
+class _Search:
+    """Searches as an application of their own: they are the traffic, and the router would cost as much again."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str], token: str | None) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
+    def __init__(self, endpoint: Callable[[Request], Awaitable[Response]]) -> None:
+        self._endpoint = endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        try:
+            response = await self._endpoint(request)
+        except Exception as error:
+            kind = next(kind for kind in _HANDLERS if isinstance(error, kind))
+            await (await _HANDLERS[kind](request, error))(scope, receive, send)
+            if kind is Exception:
+                raise  # unexpected: the server's log shall have it
+        else:
+            await response(scope, receive, send)
+
+
+class _Door:
+    """Outermost: asks for the token, counts every answer by path and code, and lets searches past the router."""
+
+    def __init__(
+        self, app: ASGIApp, search: ASGIApp, metrics: Metrics, paths: frozenset[str], token: str | None
+    ) -> None:
+        self._app, self._search, self._metrics, self._paths = app, search, metrics, paths
         self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,11 +169,15 @@ class _Door:
             status = message.get("status", status)
             await send(message)
 
-        app = self._app if self._admits(scope) else _UNAUTHORISED
         try:
-            await app(scope, receive, counting)
+            await self._app_for(scope)(scope, receive, counting)
         finally:
             self._metrics.count(path, status)
+
+    def _app_for(self, scope: Scope) -> ASGIApp:
+        if not self._admits(scope):
+            return _UNAUTHORISED
+        return self._search if scope["path"] in SEARCH_PATHS and scope["method"] == "POST" else self._app
 
     def _admits(self, scope: Scope) -> bool:
         if self._token is None or scope["path"] in OPEN_PATHS:
@@ -205,3 +223,13 @@ async def _gone(request: Request, error: Exception) -> Response:
 _UNAUTHORISED = _error(
     401, "unauthorised", "send the server's token as 'Authorization: Bearer TOKEN'", www_authenticate="Bearer"
 )
+
+_HANDLERS: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
+    RequestError: _refused,
+    Unavailable: _unavailable,
+    SearchFailed: _failed,
+    HTTPException: _no_such_route,
+    ClientDisconnect: _gone,
+    Exception: _failed,
+}
+"""What answers each kind of error; the first that fits."""
