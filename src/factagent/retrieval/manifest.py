@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -22,6 +22,9 @@ _REBUILD = "build it again with: factagent index build --corpus FILE --out DIR"
 
 class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class BM25Settings(_Record):
@@ -86,19 +89,23 @@ def read_manifest(directory: Path) -> IndexManifest:
         DataError: no index there, or an index of another format or version.
         CorruptError: the manifest is not valid JSON.
     """
-    path = directory / MANIFEST_NAME
+    return read_record(directory / MANIFEST_NAME, IndexManifest, "index", _REBUILD)
+
+
+def read_record(path: Path, model: type[Record], kind: str, rebuild: str) -> Record:
+    """A manifest of any kind of index, checked; `rebuild` says how to make the index again."""
     if not path.is_file():
-        raise DataError(f"{directory} holds no index ({MANIFEST_NAME} is missing); {_REBUILD}")
+        raise DataError(f"{path.parent} holds no {kind} ({path.name} is missing); {rebuild}")
     try:
         content = json.loads(path.read_text("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CorruptError(f"{path}: not valid JSON ({error}); {_REBUILD}") from error
+        raise CorruptError(f"{path}: not valid JSON ({error}); {rebuild}") from error
     try:
-        return IndexManifest.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "(whole file)"
-        raise DataError(f"{path}: key '{key}' is {first['input']!r}: {first['msg']}; {_REBUILD}") from error
+        raise DataError(f"{path}: key '{key}' is {first['input']!r}: {first['msg']}; {rebuild}") from error
 
 
 def verify_files(directory: Path, manifest: IndexManifest, names: Sequence[str], *, hashes: bool = True) -> None:

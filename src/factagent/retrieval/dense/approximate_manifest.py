@@ -10,10 +10,10 @@ import math
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from factagent.errors import CorruptError, DataError
-from factagent.retrieval.manifest import FileRecord, file_record
+from factagent.errors import CorruptError
+from factagent.retrieval.manifest import FileRecord, file_record, read_record
 
 Preset = Literal["ivf-sq8", "ivf-rabitq"]
 
@@ -118,19 +118,7 @@ def read_approximate_manifest(directory: Path) -> ApproximateManifest:
         DataError: no approximate index there, or one of another format or version.
         CorruptError: the manifest is not JSON.
     """
-    path = directory / MANIFEST_NAME
-    if not path.is_file():
-        raise DataError(f"{directory} holds no approximate index ({MANIFEST_NAME} is missing); {REBUILD}")
-    try:
-        content = json.loads(path.read_text("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise CorruptError(f"{path}: not valid JSON ({error}); {REBUILD}") from error
-    try:
-        return ApproximateManifest.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"])) or "(whole file)"
-        raise DataError(f"{path}: key '{key}' is {first['input']!r}: {first['msg']}; {REBUILD}") from error
+    return read_record(directory / MANIFEST_NAME, ApproximateManifest, "approximate index", REBUILD)
 
 
 def verify_approximate(directory: Path, manifest: ApproximateManifest, *, verify: bool | None = None) -> None:
