@@ -34,7 +34,7 @@ class FactAgentProtocol:
     context: ContextKind = "rebuild"
 
     def __post_init__(self) -> None:
-        self.prompt.check_slots("user", {"question", "facts", "observation"}, SLOTS["user"])
+        self.prompt.check_slots("user", {"question", "facts", "observation"}, SLOTS["user"] - {"history", "memory"})
 
     def render(self, state: State) -> tuple[Message, ...]:
         """System text, then one user message made from the state."""

@@ -21,11 +21,14 @@ from factagent.errors import ConfigError
 from factagent.protocols.untrusted import quote
 from factagent.types import Fact, Message, Observation
 
-BUILT_IN = ("factagent-full", "factagent-terse", "react-full", "react-terse", "search-r1-full")
+_FILES = resources.files("factagent.protocols") / "prompt_files"
+
+BUILT_IN = tuple(sorted(file.name.removesuffix(".toml") for file in _FILES.iterdir() if file.name.endswith(".toml")))
+"""Names of the prompts that come with the package: a protocol's name, a hyphen, and the style."""
 
 SLOTS: dict[str, frozenset[str]] = {
     "system": frozenset(),
-    "user": frozenset({"question", "facts", "queries", "observation", "round", "max_rounds"}),
+    "user": frozenset({"question", "facts", "queries", "observation", "history", "memory", "round", "max_rounds"}),
     "fact": frozenset({"number", "subject", "relation", "object"}),
     "evidence": frozenset({"summary"}),
     "query": frozenset({"number", "query"}),
@@ -33,6 +36,9 @@ SLOTS: dict[str, frozenset[str]] = {
     "observed": frozenset({"observation", "round", "max_rounds"}),
     "asserted": frozenset({"count", "round", "max_rounds"}),
     "refused": frozenset({"reason", "detail", "round", "max_rounds"}),
+    "history": frozenset({"steps", "entries"}),
+    "entry": frozenset({"number", "action", "query", "observation", "json"}),
+    "memorise": frozenset({"call", "query", "observation", "round", "max_rounds"}),
 }
 """The slots that each template knows."""
 
@@ -72,6 +78,13 @@ class PromptSpec(BaseModel):
     observed: str = "$observation"
     asserted: str = "Noted: $count facts."
     refused: str = "That was no valid action ($reason)."
+    history: str = "$entries"
+    """Where a fresh prompt tells what was done before; nothing stands there in the first round."""
+    entry: str = "$number. $query: $observation"
+    """One past step of `history`; `$json` is its observation as a JSON string (GiGPO's form)."""
+    memorise: str = "$observation"
+    """What asks for an updated memory after a search."""
+    no_memory: str = ""
 
     @model_validator(mode="after")
     def _valid_templates(self) -> Self:
@@ -156,7 +169,7 @@ def load_prompt(name_or_path: str) -> PromptSpec:
         ConfigError: neither a built-in name nor a readable, valid prompt file.
     """
     if name_or_path in BUILT_IN:
-        text = (resources.files("factagent.protocols") / "prompt_files" / f"{name_or_path}.toml").read_text("utf-8")
+        text = (_FILES / f"{name_or_path}.toml").read_text("utf-8")
         return PromptSpec.model_validate(tomllib.loads(text))
     path = Path(name_or_path)
     if not path.is_file():
