@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from factagent.episode import MAX_ROUNDS, TOP_K, Episode, NeedsGeneration, NeedsPassages
 from factagent.policies.base import GenerationRequest, Policy
 from factagent.protocols.base import AgentProtocol
-from factagent.retrieval.base import RetrievalError, Retriever
+from factagent.retrieval.base import EpisodeRetriever, RetrievalError, Retriever, SearchRequest, search_for
 from factagent.types import Group, Question, StopReason
 
 
@@ -35,12 +35,16 @@ class RolloutSettings:
 
 
 def run_episodes(
-    episodes: Sequence[Episode], keys: Sequence[tuple[str | int, ...]], policy: Policy, retriever: Retriever
+    episodes: Sequence[Episode],
+    keys: Sequence[tuple[str | int, ...]],
+    policy: Policy,
+    retriever: Retriever | EpisodeRetriever,
 ) -> None:
     """Drive all episodes to their end, in place, from whatever state each is in.
 
-    A retrieval error ends every episode that waited for that batch with `retrieval_failed`. Errors of the policy, which
-    lives in this process, are not caught.
+    A retrieval error ends every episode that waited for that batch with `retrieval_failed`; an environment that answers
+    episode by episode (`EpisodeRetriever`) may fail for some of them only. Errors of the policy, which lives in this
+    process, are not caught.
 
     Args:
         keys: `keys[i]` names the random draws of `episodes[i]`; the round is appended.
@@ -51,7 +55,7 @@ def run_episodes(
     if len(keys) != len(episodes):
         raise ValueError(f"{len(keys)} keys for {len(episodes)} episodes")
     while True:
-        _retrieve(episodes, retriever)
+        _retrieve(episodes, keys, retriever)
         waiting = [(i, request) for i, e in enumerate(episodes) if isinstance(request := e.request, NeedsGeneration)]
         if not waiting:
             return
@@ -62,27 +66,37 @@ def run_episodes(
             episodes[index].feed_generation(generation)
 
 
-def _retrieve(episodes: Sequence[Episode], retriever: Retriever) -> None:
-    searching = [(e, request) for e in episodes if isinstance(request := e.request, NeedsPassages)]
+def _retrieve(
+    episodes: Sequence[Episode], keys: Sequence[tuple[str | int, ...]], retriever: Retriever | EpisodeRetriever
+) -> None:
+    searching = [
+        (e, key, request)
+        for e, key in zip(episodes, keys, strict=True)
+        if isinstance(request := e.request, NeedsPassages)
+    ]
     if not searching:
         return
     # One call serves episodes of different top_k: a ranking's first k are the ranking for k.
-    most = max(request.top_k for _, request in searching)
+    most = max(request.top_k for _, _, request in searching)
+    requests = [SearchRequest(r.query, e.state.question, (*key, e.state.round)) for e, key, r in searching]
     try:
-        found = retriever.search([request.query for _, request in searching], most)
+        found = search_for(retriever, requests, most)
     except RetrievalError:
-        for episode, _ in searching:
+        for episode, _, _ in searching:
             episode.fail(StopReason.RETRIEVAL_FAILED)
         return
-    for (episode, request), passages in zip(searching, found, strict=True):
-        episode.feed_passages(passages[: request.top_k])
+    for (episode, _, request), passages in zip(searching, found, strict=True):
+        if isinstance(passages, RetrievalError):
+            episode.fail(StopReason.RETRIEVAL_FAILED)
+        else:
+            episode.feed_passages(passages[: request.top_k])
 
 
 def sample_groups(
     questions: Sequence[Question],
     protocol: AgentProtocol,
     policy: Policy,
-    retriever: Retriever,
+    retriever: Retriever | EpisodeRetriever,
     settings: RolloutSettings,
     key: tuple[str | int, ...],
 ) -> list[Group]:

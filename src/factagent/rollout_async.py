@@ -15,7 +15,13 @@ from itertools import islice
 
 from factagent.episode import Episode, NeedsPassages
 from factagent.policies.base import AsyncPolicy, GenerationRequest, PolicyError
-from factagent.retrieval.base import AsyncRetriever, RetrievalError
+from factagent.retrieval.base import (
+    AsyncEpisodeRetriever,
+    AsyncRetriever,
+    RetrievalError,
+    SearchRequest,
+    search_one,
+)
 from factagent.types import StopReason, Trajectory
 
 EPISODE_TIMEOUT_S = 1800.0
@@ -41,7 +47,7 @@ async def run_episode(
     episode: Episode,
     key: Key,
     policy: AsyncPolicy,
-    retriever: AsyncRetriever,
+    retriever: AsyncRetriever | AsyncEpisodeRetriever,
     *,
     timeout_s: float | None = EPISODE_TIMEOUT_S,
     on_step: OnStep | None = None,
@@ -77,7 +83,7 @@ async def run_many(
     episodes: Iterable[Episode],
     keys: Iterable[Key],
     policy: AsyncPolicy,
-    retriever: AsyncRetriever,
+    retriever: AsyncRetriever | AsyncEpisodeRetriever,
     *,
     concurrency: int,
     timeout_s: float | None = EPISODE_TIMEOUT_S,
@@ -122,12 +128,17 @@ async def run_many(
 
 
 async def _drive(
-    episode: Episode, key: Key, policy: AsyncPolicy, retriever: AsyncRetriever, on_step: OnStep | None
+    episode: Episode,
+    key: Key,
+    policy: AsyncPolicy,
+    retriever: AsyncRetriever | AsyncEpisodeRetriever,
+    on_step: OnStep | None,
 ) -> None:
     played = len(episode.state.steps)
     while (request := episode.request) is not None:
         if isinstance(request, NeedsPassages):
-            (passages,) = await retriever.search([request.query], request.top_k)
+            search = SearchRequest(request.query, episode.state.question, (*key, episode.state.round))
+            passages = await search_one(retriever, search, request.top_k)
             episode.feed_passages(passages[: request.top_k])
         else:
             state = request.state
