@@ -1,8 +1,9 @@
 """Checkpoints that are whole or absent: written aside, hashed, renamed.
 
 A checkpoint is `checkpoints/step-N/`: the weights (a directory that Hugging Face loads, where the caller gives its
-files), `optimizer.safetensors` with `optimizer.json`, `state.json` (cursor, alarms, random states) and, written last,
-`manifest.json` with size and SHA-256 of each file. It is prepared as `step-N.tmp/`; every file is synced, the directory
+files), `optimizer.safetensors` with `optimizer.json`, a folder with the same files for each further model in training
+(`critic/`), `state.json` (cursor, alarms, random states) and, written last, `manifest.json` with size and SHA-256 of
+each file. It is prepared as `step-N.tmp/`; every file is synced, the directory
 renamed, the parent synced (reliability.md R3). So a process killed at any instant leaves the last checkpoint as it was
 and at most one `.tmp`, which the next save removes. A checkpoint that does not match its manifest is refused, never
 skipped in favour of an older one. Nothing here is pickled.
@@ -42,33 +43,61 @@ class Checkpoint:
     state: dict[str, Any]
     files: tuple[str, ...]
 
-    def weights(self) -> dict[str, Tensor]:
-        """The policy's tensors by name, on the CPU; tied tensors come back under each of their names."""
+    def weights(self, part: str = "") -> dict[str, Tensor]:
+        """Tensors by name, on the CPU; tied tensors come back under each of their names.
+
+        Args:
+            part: of the policy, or of the further model of this name (see `save_checkpoint`).
+
+        Raises:
+            DataError: the checkpoint holds no such model.
+        """
         tensors: dict[str, Tensor] = {}
-        for name in self.files:
+        for name in self._files_of(part):
             if name.endswith(".safetensors") and name != "optimizer.safetensors":
-                tensors |= _read_tensors(self.path / name)
+                tensors |= _read_tensors(self.path / part / name)
         return tensors
 
-    def restore_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+    def restore_optimizer(self, optimizer: torch.optim.Optimizer, part: str = "") -> None:
         """Load the optimizer's state, bit for bit, into one built over the same parameters in the same order.
+
+        Args:
+            part: whose optimizer, as for `weights`.
 
         Raises:
             DataError: if the checkpoint holds no optimizer, or parameters or groups differ in number or shape.
         """
-        if "optimizer.json" not in self.files:
-            raise DataError(f"{self.path}: holds no optimizer; it can be loaded as a policy but not resumed")
-        saved = json.loads((self.path / "optimizer.json").read_bytes())
-        _check_optimizer(self.path, saved["param_groups"], optimizer)
+        folder = self.path / part
+        if "optimizer.json" not in self._files_of(part):
+            raise DataError(f"{folder}: holds no optimizer; it can be loaded as a policy but not resumed")
+        saved = json.loads((folder / "optimizer.json").read_bytes())
+        _check_optimizer(folder, saved["param_groups"], optimizer)
         state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in saved["state"].items()}
-        for key, tensor in _read_tensors(self.path / "optimizer.safetensors").items():
+        for key, tensor in _read_tensors(folder / "optimizer.safetensors").items():
             index, name = key.split(".", 1)
             state.setdefault(int(index), {})[name] = tensor
-        _check_shapes(self.path, state, optimizer)
+        _check_shapes(folder, state, optimizer)
         groups = [
             _as_before(group, now) for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True)
         ]
         optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+    def _files_of(self, part: str) -> list[str]:
+        """Names of the files that stand in the folder of a part (the policy's: in the checkpoint itself)."""
+        start = f"{part}/" if part else ""
+        rest = [name.removeprefix(start) for name in self.files if name.startswith(start)]
+        names = [name for name in rest if "/" not in name]
+        if not names:
+            raise DataError(f"{self.path}: holds no '{part}'; it was written under another configuration")
+        return names
+
+
+@dataclass(frozen=True)
+class Part:
+    """A further model in training, such as a critic: its tensors and its optimizer."""
+
+    weights: Mapping[str, Tensor]
+    optimizer: torch.optim.Optimizer
 
 
 def save_checkpoint(
@@ -79,6 +108,7 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer | None = None,
     state: Mapping[str, Any] | None = None,
     extra_files: Mapping[str, bytes] | None = None,
+    parts: Mapping[str, Part] | None = None,
     keep_last: int = 2,
     protect: Collection[int] = (),
 ) -> Path:
@@ -92,6 +122,8 @@ def save_checkpoint(
         optimizer: written so that `Checkpoint.restore_optimizer` gives the same bits.
         state: anything JSON can hold without loss; finite numbers only.
         extra_files: further files, such as `config.json` and those of the tokenizer, by name.
+        parts: further models in training, each written to a folder of its name, as `Checkpoint.weights` and
+            `Checkpoint.restore_optimizer` read it.
         keep_last: how many of the newest checkpoints to keep; 0 keeps all.
         protect: steps never to delete: the best one, the one being resumed.
 
@@ -115,14 +147,15 @@ def save_checkpoint(
     else:
         _write(temporary / "model.safetensors", _tensor_bytes(weights))
     if optimizer is not None:
-        tensors, described = _optimizer_parts(optimizer)
-        _write(temporary / "optimizer.safetensors", _tensor_bytes(tensors))
-        _write(temporary / "optimizer.json", _json_bytes(described))
+        _write_optimizer(temporary, optimizer)
+    for name, part in (parts or {}).items():
+        folder = _plain(temporary, name, "part")
+        folder.mkdir()
+        _write(folder / "model.safetensors", _tensor_bytes(part.weights))
+        _write_optimizer(folder, part.optimizer)
     _write(temporary / "state.json", _json_bytes(dict(state or {})))
     for name, content in (extra_files or {}).items():
-        if Path(name).name != name or (temporary / name).exists():
-            raise UsageError(f"extra file {name!r} of a checkpoint: give a plain name that is not taken")
-        _write(temporary / name, content)
+        _write(_plain(temporary, name, "extra file"), content)
     _write_manifest(temporary, step)
     temporary.rename(final)
     _sync(directory)
@@ -195,6 +228,24 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _plain(directory: Path, name: str, what: str) -> Path:
+    """The path of a new entry of a checkpoint.
+
+    Raises:
+        UsageError: the name is taken, or leads elsewhere.
+    """
+    if not name or Path(name).name != name or (directory / name).exists():
+        raise UsageError(f"{what} {name!r} of a checkpoint: give a plain name that is not taken")
+    return directory / name
+
+
+def _write_optimizer(directory: Path, optimizer: torch.optim.Optimizer) -> None:
+    """An optimizer's tensors and the rest of its state."""
+    tensors, described = _optimizer_parts(optimizer)
+    _write(directory / "optimizer.safetensors", _tensor_bytes(tensors))
+    _write(directory / "optimizer.json", _json_bytes(described))
 
 
 def _sync(path: Path) -> None:

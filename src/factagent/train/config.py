@@ -8,6 +8,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from factagent.credit.config import CreditConfig
+from factagent.credit.rule_choice import AnyRule
 from factagent.data.world.config import WorldConfig
 from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
 from factagent.rollout import RolloutSettings
@@ -76,6 +77,23 @@ class LearnerConfig(Table):
     llds_gate: Literal["action", "response", "token"] = "action"
 
 
+class CriticConfig(Table):
+    """The critic of `credit.rule = "gae"` (methods.md 3.5); no other rule reads this table.
+
+    Precision, micro-batches and gradient clipping are the learner's.
+    """
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=15, ge=0)
+    """Batches over which its learning rate rises linearly: .015 of the original's 1,005."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    value_clip: float = Field(default=0.5, gt=0)
+    """How far a value may move from what it was at the start of the batch before the loss stops rewarding it."""
+    updates_per_batch: int = Field(default=1, ge=1)
+    """Optimiser steps a batch, as the learner's key of that name."""
+
+
 class ScheduleConfig(Table):
     """How long to train, and what to do on the way."""
 
@@ -135,8 +153,9 @@ class RunConfig(Table):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
-    credit: CreditConfig = CreditConfig()
+    credit: AnyRule = CreditConfig()
     learner: LearnerConfig = LearnerConfig()
+    critic: CriticConfig = CriticConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     alarms: AlarmConfig = AlarmConfig()
     sft: SftConfig = SftConfig()

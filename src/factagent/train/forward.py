@@ -6,7 +6,7 @@ runs on the positions of `loss_mask` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -48,17 +48,23 @@ def _attention(model: PreTrainedModel, ids: Tensor) -> Iterator[None]:
         model.set_attn_implementation(loaded)
 
 
-def masked_logits(model: PreTrainedModel, batch: dict[str, Tensor], precision: Precision) -> Tensor:
-    """Logits `(N, V)` in fp32 for the N tokens of `batch["loss_mask"]`, in row-major order (see `samples.collate`).
+def projected(
+    model: PreTrainedModel, head: Callable[[Tensor], Tensor], batch: dict[str, Tensor], precision: Precision
+) -> Tensor:
+    """`head` of the last hidden states at which the N tokens of `batch["loss_mask"]` are predicted, in fp32.
 
-    Rows are padded on the right and a causal model never looks ahead, so no attention mask is passed; what is computed
-    at padding is not used.
+    In row-major order (see `samples.collate`). Rows are padded on the right and a causal model never looks ahead, so no
+    attention mask is passed; what is computed at padding is not used.
     """
     ids = batch["input_ids"]
     with _attention(model, ids), autocast(ids.device, precision):
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits: Tensor = model.get_output_embeddings()(hidden[:, :-1][batch["loss_mask"]])
-    return logits.float()
+        return head(hidden[:, :-1][batch["loss_mask"]]).float()
+
+
+def masked_logits(model: PreTrainedModel, batch: dict[str, Tensor], precision: Precision) -> Tensor:
+    """Logits `(N, V)` in fp32 for the N tokens of `batch["loss_mask"]` (see `projected`)."""
+    return projected(model, model.get_output_embeddings(), batch, precision)
 
 
 def token_logprobs(logits: Tensor, batch: dict[str, Tensor], temperature: float) -> Tensor:

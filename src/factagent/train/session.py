@@ -1,50 +1,18 @@
-"""One training process over a run directory: interrupts and checkpoints, the same for SFT and GRPO."""
+"""The checkpoints of a training process, the same for SFT and GRPO."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-
 from factagent.errors import DataError
-from factagent.train.checkpoint import Checkpoint, save_checkpoint
+from factagent.train.checkpoint import Checkpoint, Part, save_checkpoint
 from factagent.train.random_states import random_states, restore_random_states
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-
-class Interrupt:
-    """Turns the first Ctrl-C (or SIGTERM) into a flag that loops look at between steps; the second one raises."""
-
-    def __init__(self) -> None:
-        self.requested = False
-
-    @contextmanager
-    def handled(self) -> Iterator[Interrupt]:
-        """Install the handlers for the duration (main thread only; elsewhere signals keep their meaning)."""
-        try:
-            old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:
-            yield self
-            return
-        try:
-            yield self
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        Console(stderr=True).print("stopping after this step; a checkpoint will be written (again to stop at once)")
 
 
 def save_training_state(
@@ -57,8 +25,12 @@ def save_training_state(
     *,
     keep_last: int,
     protect: tuple[int, ...] = (),
+    parts: Mapping[str, Part] | None = None,
 ) -> Path:
-    """Write a checkpoint that is both a loadable model directory and everything that resuming needs."""
+    """Write a checkpoint that is both a loadable model directory and everything that resuming needs.
+
+    `parts` are further models in training, as `save_checkpoint` takes them.
+    """
 
     def write_model(directory: Path) -> None:
         model.save_pretrained(directory)
@@ -72,7 +44,25 @@ def save_training_state(
         state={**state, "random": random_states()},
         keep_last=keep_last,
         protect=protect,
+        parts=parts,
     )
+
+
+def restore_part(checkpoint: Checkpoint, name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put a further model and its optimizer back, bit for bit.
+
+    Raises:
+        DataError: the checkpoint holds no such model, or one of another shape.
+    """
+    import torch
+
+    weights, own = checkpoint.weights(name), model.state_dict()
+    if {key: tensor.shape for key, tensor in weights.items()} != {key: tensor.shape for key, tensor in own.items()}:
+        raise DataError(f"{checkpoint.path}/{name}: belongs to another model; resume with the same configuration")
+    with torch.no_grad():
+        for key, tensor in own.items():
+            tensor.copy_(weights[key])
+    checkpoint.restore_optimizer(optimizer, name)
 
 
 def restore_training_state(
