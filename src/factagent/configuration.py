@@ -2,7 +2,8 @@
 
 A file may name another one that it builds on: `extends = "base.toml"`, relative to itself. Tables are merged key by
 key; everything else replaces. Unknown keys and wrong values are errors that name the key, where it was set, and what
-would be right. `dump_toml` writes the result so that reading it gives an equal configuration.
+would be right. Where a table is one of several models (`config_choices`), its keys are those of the model that the layers
+up to there name. `dump_toml` writes the result so that reading it gives an equal configuration.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
+from factagent.config_choices import Choice, carried_over, choice_of
 from factagent.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -37,27 +40,33 @@ class _Layer(NamedTuple):
 
 
 def load_config(
-    model: type[Model], path: Path | None, overrides: Sequence[str] = (), *, base: Model | None = None
+    model: type[Model],
+    path: Path | None,
+    overrides: Sequence[str] = (),
+    *,
+    base: Model | None = None,
+    tables: Sequence[tuple[str, Mapping[str, Any]]] = (),
 ) -> Model:
     """The configuration of `model` from a TOML file (if any) and overrides such as `learner.kl_coef=0.01`.
 
     The value of an override is read as TOML, and as a plain string where it is none; `null` unsets. A `base` takes the
-    place of the defaults.
+    place of the defaults. Settings in `tables` (each with the name under which errors speak of it) go over the files.
 
     Raises:
         ConfigError: a file cannot be read, files extend each other in a circle, a key is unknown, a value is refused.
     """
     layers = [] if base is None else [_Layer("the base", base.model_dump(mode="json"))]
     layers += [] if path is None else _file_layers(path, ())
+    layers += [_Layer(source, dict(table)) for source, table in tables]
     layers += [_override_layer(override) for override in overrides]
     merged: dict[str, Any] = {}
     for layer in layers:
-        _check_keys(model, model, layer.table, layer.source, ())
-        merged = _merge(merged, layer.table)
+        merged = _merge(merged, layer.table, model)
+        _check_keys(model, model, layer.table, layer.source, (), merged)
     try:
         return model.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError("; ".join(_explain(problem, layers) for problem in error.errors())) from error
+        raise ConfigError("; ".join(_explain(problem, layers, model) for problem in error.errors())) from error
 
 
 def dump_toml(config: BaseModel) -> str:
@@ -110,25 +119,50 @@ def _override_value(text: str) -> object:
     return parsed["value"] if len(parsed) == 1 else text
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any], kind: object = None) -> dict[str, Any]:
+    merged = dict(carried_over(kind, base, over))
+    known = _fields_of(kind, {**merged, **over}) or {}
     for key, value in over.items():
         below = merged.get(key)
-        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        both = isinstance(below, dict) and isinstance(value, dict)
+        merged[key] = _merge(below, value, known.get(key)) if both else value
     return merged
 
 
-def _check_keys(root: type, kind: object, table: Mapping[str, Any], source: str, at: tuple[str, ...]) -> None:
-    """Refuse keys that the model lacks; pydantic alone would let those of nested dataclasses pass."""
-    known = _fields_of(kind)
+def _check_keys(
+    root: type, kind: object, table: Mapping[str, Any], source: str, at: tuple[str, ...], merged: Mapping[str, Any]
+) -> None:
+    """Refuse keys that the model lacks; pydantic alone would let those of nested dataclasses pass.
+
+    `merged` is the same table with the layers below, which may be the ones that say what model it is.
+    """
+    if (tables := _tables_of(kind)) is not None:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                _check_keys(root, tables, value, source, (*at, key), merged[key])
+        return
+    choice = choice_of(kind)
+    if choice is not None and choice.model_of(merged) is None:
+        name = merged[choice.key]
+        raise ConfigError(
+            f"{source}: key '{_dotted((*at, choice.key))}' = {name!r} is refused: {choice.known(name)}"
+        )
+    known = _fields_of(kind, merged)
     if known is None:
         return
     for key, value in table.items():
         if key not in known:
             near = _nearest(root, key, known, at)
-            raise ConfigError(f"{source}: unknown key '{_dotted((*at, key))}'; {near}")
+            raise ConfigError(f"{source}: unknown key '{_dotted((*at, key))}'{_of(choice, merged)}; {near}")
         if isinstance(value, dict):
-            _check_keys(root, known[key], value, source, (*at, key))
+            _check_keys(root, known[key], value, source, (*at, key), merged[key])
+
+
+def _of(choice: Choice | None, table: Mapping[str, Any]) -> str:
+    """Which model of a choice lacks a key, unless it is the default one."""
+    if choice is None or choice.key not in table:
+        return ""
+    return f" of {choice.key} = '{table[choice.key]}'"
 
 
 def _nearest(root: type, key: str, known: Mapping[str, object], at: tuple[str, ...]) -> str:
@@ -146,13 +180,21 @@ def _nearest(root: type, key: str, known: Mapping[str, object], at: tuple[str, .
 
 
 def _all_keys(kind: object, at: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    choice = choice_of(kind)
+    for model in choice.models.values() if choice else ():
+        yield from _all_keys(model, at)
     for name, annotation in (_fields_of(kind) or {}).items():
         yield (*at, name)
         yield from _all_keys(annotation, (*at, name))
 
 
-def _fields_of(annotation: object) -> dict[str, object] | None:
-    """Name -> annotation of a model or dataclass, also inside a union or Annotated; None for anything else."""
+def _fields_of(annotation: object, table: Mapping[str, Any] = MappingProxyType({})) -> dict[str, object] | None:
+    """Name -> annotation of a model or dataclass, also inside a union or Annotated; None for anything else.
+
+    Of a choice among models, those of the one that `table` means.
+    """
+    if (choice := choice_of(annotation)) is not None:
+        return _fields_of(choice.model_of(table))
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return {name: info.annotation for name, info in annotation.model_fields.items()}
     if isinstance(annotation, type) and is_dataclass(annotation):
@@ -162,12 +204,31 @@ def _fields_of(annotation: object) -> dict[str, object] | None:
     return next((fields for fields in candidates if fields is not None), None)
 
 
-def _explain(problem: Mapping[str, Any], layers: Sequence[_Layer]) -> str:
-    keys = tuple(problem["loc"])
+def _tables_of(annotation: object) -> object | None:
+    """What the values of a table with free names are (`dict[str, Model]`); None for anything else."""
+    return get_args(annotation)[1] if get_origin(annotation) is dict else None
+
+
+def _explain(problem: Mapping[str, Any], layers: Sequence[_Layer], root: type) -> str:
+    keys = _without_choices(tuple(problem["loc"]), root)
     source = next((layer.source for layer in reversed(layers) if _holds(layer.table, keys)), "configuration")
     found = "" if isinstance(problem["input"], dict | BaseModel) else f" = {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
     return f"{source}: key '{_dotted(keys)}'{found} is refused: {message[:1].lower()}{message[1:]}"
+
+
+def _without_choices(keys: tuple[str | int, ...], root: object) -> tuple[str | int, ...]:
+    """The keys as they are written: pydantic also names the model that it chose among several."""
+    written: list[str | int] = []
+    kind = root
+    for key in keys:
+        if (choice := choice_of(kind)) is not None and key in choice.models:
+            kind = choice.models[str(key)]
+            continue
+        written.append(key)
+        tables = _tables_of(kind)
+        kind = tables if tables is not None else (_fields_of(kind) or {}).get(str(key))
+    return tuple(written)
 
 
 def _holds(table: object, keys: tuple[str | int, ...]) -> bool:

@@ -5,6 +5,7 @@
     trajectories/step-000012.jsonl.zst   one group a line, each line a zstd frame of its own
     skipped/step-000012.jsonl.zst        the batch of an update that was skipped as not finite, with its tokens
     checkpoints/step-12/                 see `factagent.train.checkpoint`
+    dev/results.jsonl                    each dev question's answer at the end, as an evaluation writes it
     summary.json                         written at the end
     run.lock                             held by the one process that writes
 
@@ -50,6 +51,7 @@ class RunDirectory:
         self.trajectories = path / "trajectories"
         self.skipped = path / "skipped"
         self.checkpoints = path / "checkpoints"
+        self.dev_path = path / "dev" / "results.jsonl"
         self.summary_path = path / "summary.json"
         self.lock_path = path / "run.lock"
         self._last_step: int | None = None
@@ -135,11 +137,12 @@ class RunDirectory:
         return path
 
     def truncate_to(self, step: int) -> None:
-        """Drop what was written after `step`: metrics, trajectories and the summary. Call it when resuming."""
+        """Drop what was written after `step`: metrics, trajectories, answers and the summary. Call it when resuming."""
         self._last_step = self._cut_metrics(step)
         for later, path in (*_step_files(self.trajectories), *_step_files(self.skipped)):
             if later > step:
                 path.unlink()
+        self.dev_path.unlink(missing_ok=True)
         self.summary_path.unlink(missing_ok=True)
         self._repaired = None
 
@@ -153,6 +156,12 @@ class RunDirectory:
                     os.fsync(handle)
                 finally:
                     os.close(handle)
+
+    def write_dev(self, lines: Sequence[bytes]) -> None:
+        """Write the answers to the dev questions (`evaluation.rows.line_of`), whole or not at all; none write none."""
+        if lines:
+            self.dev_path.parent.mkdir(exist_ok=True)
+            replace(self.dev_path, b"".join(lines))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write `summary.json`, whole or not at all."""

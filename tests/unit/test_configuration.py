@@ -65,6 +65,34 @@ def test_extends_merges_tables_and_is_relative_to_its_file(tmp_path: Path) -> No
     assert config.learner == Learner(learning_rate=0.5, precision="fp32", betas=(0.3, 0.4))
 
 
+def test_tables_go_over_the_file_and_under_the_command_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", 'name = "file"\nsteps = 6\n[learner]\nprecision = "fp32"\n')
+    tables = [("one", {"steps": 7, "learner": {"learning_rate": 0.5}}), ("two", {"steps": 8, "limit": 3})]
+    config = load_config(Config, path, ["limit=4"], tables=tables)
+    assert (config.name, config.steps, config.limit) == ("file", 8, 4)
+    assert config.learner == Learner(precision="fp32", learning_rate=0.5)
+    with pytest.raises(ConfigError, match=r"^two: unknown key 'learner\.learning_rat'"):
+        load_config(Config, path, tables=[tables[0], ("two", {"learner": {"learning_rat": 1}})])
+    with pytest.raises(ConfigError, match=r"^one: key 'steps' = 'x' is refused"):
+        load_config(Config, path, tables=[("one", {"steps": "x"})])
+
+
+class Named(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    entries: dict[str, Learner] = {}
+
+
+def test_a_table_may_hold_tables_with_free_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.toml", "[entries.one]\nlearning_rate = 0.5\n[entries.two]\n")
+    config = load_config(Named, path)
+    assert config.entries == {"one": Learner(learning_rate=0.5), "two": Learner()}
+    assert load_config(Named, write(tmp_path / "d.toml", dump_toml(config))) == config
+    with pytest.raises(ConfigError, match=r"unknown key 'entries\.two\.learning_rat'; did you mean 'entries\.two\.l"):
+        load_config(Named, write(path, "[entries.two]\nlearning_rat = 0.5\n"))
+    with pytest.raises(ConfigError, match=r"key 'entries\.two\.learning_rate' = 0 is refused"):
+        load_config(Named, write(path, "[entries.two]\nlearning_rate = 0\n"))
+
+
 def test_a_circle_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "a.toml", 'extends = "b.toml"\n')
     write(tmp_path / "b.toml", 'extends = "./a.toml"\n')

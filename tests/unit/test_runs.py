@@ -96,6 +96,8 @@ def test_a_resumed_run_ends_with_the_files_of_an_uninterrupted_one(tmp_path, k):
     stopped = RunDirectory.create(tmp_path / "stopped", "")
     fill(stopped, 1, 5)
     stopped.write_summary({"em": 1})
+    stopped.write_dev([b"{}\n", b"{}\n"])
+    assert stopped.dev_path.read_bytes() == b"{}\n{}\n"
     with stopped.metrics_path.open("ab") as file:
         file.write(b'{"step":6,"rew')
     resumed = RunDirectory.open(stopped.path)
@@ -103,6 +105,7 @@ def test_a_resumed_run_ends_with_the_files_of_an_uninterrupted_one(tmp_path, k):
     assert [row["step"] for row in read_metrics(resumed.path)] == list(range(1, k + 1))
     assert group_steps(resumed.path) == list(range(1, k + 1))
     assert not resumed.summary_path.exists()
+    assert not resumed.dev_path.exists()
     fill(resumed, k + 1, 5)
     assert metrics_digest(resumed.path) == metrics_digest(whole.path)
     for path in sorted(whole.trajectories.iterdir()):

@@ -20,16 +20,17 @@ from factagent.credit.encoders import Encoder
 from factagent.errors import TryAgainError
 from factagent.evaluation.local import protocol_of
 from factagent.evaluation.progress import make_progress
-from factagent.evaluation.runner import evaluate, score, summarise
+from factagent.evaluation.runner import QuestionResult, evaluate, score, summarise
 from factagent.policies.base import seed_of
 from factagent.policies.transformers import TransformersPolicy
 from factagent.rollout import sample_groups
 from factagent.runs import RunDirectory
 from factagent.train.checkpoint import Checkpoint, discard_after
 from factagent.train.config import RunConfig
+from factagent.train.interrupt import Interrupt
 from factagent.train.learner import Learner
 from factagent.train.samples import Sample, group_samples
-from factagent.train.session import Interrupt, restore_training_state, save_training_state
+from factagent.train.session import restore_training_state, save_training_state
 from factagent.train.setup import Data, greedy
 from factagent.types import Group, Invalid, Question
 
@@ -175,15 +176,18 @@ class Trainer:
         return row
 
     def evaluate_dev(self) -> dict[str, Any]:
-        """Greedy evaluation on the first `eval_questions` dev questions."""
-        settings = self.config.rollout.settings(group_size=1)
-        questions = self.data.dev[: self.config.schedule.eval_questions]
-        results = evaluate(questions, self.protocol, greedy(self.policy), self.data.retriever, settings)
-        report = summarise(results)
+        """Scores of a greedy evaluation on the first `eval_questions` dev questions."""
+        report = summarise(self.play_dev())
         em = report.get("em")
         if isinstance(em, float) and em > self.best[0]:
             self.best = (em, self.step)
         return report
+
+    def play_dev(self) -> list[QuestionResult]:
+        """The first `eval_questions` dev questions, each played once, greedily."""
+        settings = self.config.rollout.settings(group_size=1)
+        questions = self.data.dev[: self.config.schedule.eval_questions]
+        return evaluate(questions, self.protocol, greedy(self.policy), self.data.retriever, settings)
 
     def save(self) -> None:
         """Write a checkpoint of the current step."""

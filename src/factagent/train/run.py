@@ -12,13 +12,16 @@ from factagent.configuration import dump_toml, load_config
 from factagent.errors import DataError, UsageError
 from factagent.evaluation.local import prepare_process, protocol_of
 from factagent.evaluation.progress import make_progress
+from factagent.evaluation.rows import ResultRow, line_of
+from factagent.evaluation.runner import summarise
 from factagent.policies.chat import ChatCodec
 from factagent.policies.transformers import TransformersPolicy
 from factagent.runs import RunDirectory, read_groups, read_metrics
 from factagent.train.checkpoint import Checkpoint, discard_after, latest, load_checkpoint
 from factagent.train.config import RunConfig
+from factagent.train.interrupt import Interrupt
 from factagent.train.loop import Trainer
-from factagent.train.session import Interrupt, restore_training_state, save_training_state
+from factagent.train.session import restore_training_state, save_training_state
 from factagent.train.setup import Data, expert_of, load_data, load_policy
 from factagent.train.sft import batches, collect, fit, sft_samples
 
@@ -64,7 +67,9 @@ def _train(config: RunConfig, run: RunDirectory, checkpoint: Checkpoint | None, 
         data = load_data(config.data)
         trainer = Trainer(config, run, load_policy(config), data, checkpoint)
         trainer.train(target)
-        summary = summarise_run(run, trainer.evaluate_dev() if config.schedule.eval_every else None)
+        results = trainer.play_dev() if config.schedule.eval_every else []
+        run.write_dev([line_of(ResultRow.of("dev", result), result) for result in results])
+        summary = summarise_run(run, summarise(results) if results else None)
         run.write_summary(summary)
     return summary
 
