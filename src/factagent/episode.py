@@ -4,7 +4,8 @@
             |                                            (searches only)
             +--> done: answered, out of rounds, prompt too long, or a failure reported by the driver
 
-A search in the last round is a step without an observation: no round is left in which it could be read.
+A search in the last round is a step without an observation: no round is left in which it could be read. Under a
+protocol that opens with a search, an episode starts out waiting for the passages of its question.
 
 Drivers ask `request` what it needs next and feed what came back: lock-step batches (`rollout.py`), asyncio, or a
 cluster's agent loop. An Episode holds immutable records only, so a `copy.deepcopy` (or `branch()`) is a branch that
@@ -16,12 +17,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from factagent.errors import ConfigError
 from factagent.protocols.base import AgentProtocol
+from factagent.protocols.questions import normalised_question
 from factagent.protocols.state import State
+from factagent.protocols.untrusted import plain_line
 from factagent.types import (
     Answer,
     Assert,
     Generation,
+    Invalid,
     Message,
     Observation,
     Passage,
@@ -41,18 +46,25 @@ TOP_K = 3
 OVERLONG = "overlong"
 """The `finish_reason` with which a policy says that the prompt does not fit its context."""
 
+FORCED = "forced"
+"""The `finish_reason` of a step that no policy wrote (the opening search of RAG): it has no tokens, hence no loss."""
+
 
 @dataclass(frozen=True, slots=True)
 class NeedsGeneration:
     """The episode waits for the policy.
 
     `prefix` is the last generation of an `append` protocol, whose tokens the policy must continue (token in, token
-    out), and None where the prompt is made anew.
+    out), and None where the prompt is made anew. `continuation` is the text that follows it inside the assistant's
+    turn, cut to `continuation_tokens`; None where new messages follow it. `stop` are strings that end the reply.
     """
 
     messages: tuple[Message, ...]
     state: State
     prefix: Generation | None = None
+    continuation: str | None = None
+    continuation_tokens: int | None = None
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +84,10 @@ class Episode:
         member: index in its group.
         max_rounds: actions allowed, the answer included; an invalid action costs a round like any other.
         top_k: passages an observation holds.
-        record_messages: keep each round's prompt in the trajectory.
+        record_messages: keep each round's prompt in the trajectory (an empty one for a forced step).
+
+    Raises:
+        ConfigError: the protocol opens with a search, and `max_rounds` leaves no round to answer in.
     """
 
     def __init__(
@@ -96,6 +111,8 @@ class Episode:
         self._shown: NeedsGeneration | None = None
         self._record_messages = record_messages
         self._messages: tuple[tuple[Message, ...], ...] = ()
+        if protocol.opens_with_search:
+            self._open()
 
     @property
     def request(self) -> NeedsGeneration | NeedsPassages | None:
@@ -185,9 +202,24 @@ class Episode:
         """The request for a generation in this state, rendered once a state however often it is asked for."""
         if self._shown is None or self._shown.state is not self.state:
             steps = self.state.steps
-            prefix = steps[-1].generation if steps and self.protocol.context == "append" else None
-            self._shown = NeedsGeneration(self.protocol.render(self.state), self.state, prefix)
+            last = steps[-1].generation if steps and self.protocol.context == "append" else None
+            self._shown = self._request_after(None if last is None or last.finish_reason == FORCED else last)
         return self._shown
+
+    def _request_after(self, prefix: Generation | None) -> NeedsGeneration:
+        protocol, state = self.protocol, self.state
+        text = protocol.continuation(state) if prefix is not None else None
+        limit = protocol.observation_tokens if text is not None else None
+        return NeedsGeneration(protocol.render(state), state, prefix, text, limit, protocol.stop)
+
+    def _open(self) -> None:
+        """Search the question itself, in the place of a first reply."""
+        if self.state.max_rounds < 2:
+            raise ConfigError(f"protocol '{self.protocol.name}' searches first; set rollout.max_rounds to 2 or more")
+        query = plain_line(normalised_question(self.state.question.text))
+        self._searching = Search(query), Generation("", finish_reason=FORCED)
+        if self._record_messages:
+            self._messages = ((),)
 
     def _finish_step(self, step: Step) -> None:
         state = self.state
@@ -198,6 +230,8 @@ class Episode:
         self.state = replace(state, store=store, observation=observation, steps=(*state.steps, step))
         if isinstance(step.action, Answer):
             self.stop_reason = StopReason.ANSWERED
+        elif isinstance(step.action, Invalid) and self.protocol.invalid_ends:
+            self.stop_reason = StopReason.NO_ANSWER
         elif len(self.state.steps) >= state.max_rounds:
             self.stop_reason = StopReason.OUT_OF_ROUNDS
 

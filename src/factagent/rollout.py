@@ -59,9 +59,7 @@ def run_episodes(
         waiting = [(i, request) for i, e in enumerate(episodes) if isinstance(request := e.request, NeedsGeneration)]
         if not waiting:
             return
-        generations = policy.generate(
-            [GenerationRequest(r.messages, r.state, r.prefix, (*keys[i], r.state.round)) for i, r in waiting]
-        )
+        generations = policy.generate([GenerationRequest.of(request, keys[i]) for i, request in waiting])
         for (index, _), generation in zip(waiting, generations, strict=True):
             episodes[index].feed_generation(generation)
 

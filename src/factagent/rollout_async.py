@@ -141,11 +141,7 @@ async def _drive(
             passages = await search_one(retriever, search, request.top_k)
             episode.feed_passages(passages[: request.top_k])
         else:
-            state = request.state
-            draws = (*key, state.round)
-            episode.feed_generation(
-                await policy.generate(GenerationRequest(request.messages, state, request.prefix, draws))
-            )
+            episode.feed_generation(await policy.generate(GenerationRequest.of(request, key)))
         if on_step is not None and len(episode.state.steps) > played:
             played = len(episode.state.steps)
             on_step(episode)

@@ -123,7 +123,7 @@ class Generation:
     `prompt_ids` are the tokens the policy read, `response_ids` those it sampled and `logprobs` (nats, same length as
     `response_ids`) their log-probabilities under the sampling distribution (logits / temperature). They are empty for
     policies without tokens (scripted, endpoints). `finish_reason` is "stop" (the reply ended by itself), "length" (it
-    was cut), "content_filter" (an endpoint's provider cut it), or `episode.OVERLONG`.
+    was cut), "content_filter" (an endpoint's provider cut it), `episode.OVERLONG` or `episode.FORCED`.
     """
 
     text: str
@@ -158,6 +158,8 @@ class StopReason(StrEnum):
     ANSWERED = "answered"
     OUT_OF_ROUNDS = "out_of_rounds"
     PROMPT_TOO_LONG = "prompt_too_long"
+    NO_ANSWER = "no_answer"
+    """A reply held no valid action, under a protocol that ends there."""
     RETRIEVAL_FAILED = "retrieval_failed"
     POLICY_FAILED = "policy_failed"
     TIMEOUT = "timeout"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
+from factagent.episode import NeedsGeneration
 from factagent.errors import ServiceError
 from factagent.protocols.state import State
 from factagent.types import Generation, Message
@@ -20,15 +21,26 @@ class PolicyError(ServiceError):
 class GenerationRequest:
     """One generation that an episode waits for.
 
-    `state` is for scripted policies; models read `messages` (and `prefix`, see `episode.NeedsGeneration`). `key` names
-    the random draws of this generation (run, step, question, member, round), so that neither the batch it falls into
-    nor a retry changes what is sampled.
+    `state` is for scripted policies; models read `messages` (and what follows `prefix`, see `episode.NeedsGeneration`).
+    `key` names the random draws of this generation (run, step, question, member, round), so that neither the batch it
+    falls into nor a retry changes what is sampled. `continuation`, its cut and `stop` are for policies with tokens.
     """
 
     messages: tuple[Message, ...]
     state: State
     prefix: Generation | None
     key: tuple[str | int, ...]
+    continuation: str | None = None
+    continuation_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, need: NeedsGeneration, key: tuple[str | int, ...]) -> Self:
+        """What an episode needs, under the key of that episode; its round is appended."""
+        draws = (*key, need.state.round)
+        return cls(
+            need.messages, need.state, need.prefix, draws, need.continuation, need.continuation_tokens, need.stop
+        )
 
 
 class Policy(Protocol):

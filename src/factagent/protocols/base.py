@@ -17,7 +17,8 @@ class AgentProtocol(Protocol):
     `context` says how prompts of one trajectory relate (methods.md, section 0). With `rebuild`, each round's prompt is
     made anew from the state, and each step is one training sample. With `append`, the prompt of a round is the prompt
     of the round before, the reply to it, and new messages: `render` must return a list that extends the earlier one,
-    and the trajectory is one training sample whose observation tokens are masked.
+    and the trajectory is one training sample whose observation tokens are masked. Where `continuation` gives a text,
+    that text follows the reply inside the assistant's own turn, and a policy with tokens reads it instead of messages.
     """
 
     @property
@@ -35,8 +36,40 @@ class AgentProtocol(Protocol):
         """The templates that it fills."""
         ...
 
+    @property
+    def asserts(self) -> bool:
+        """Whether the policy can keep facts."""
+        ...
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Strings behind which a local sampler ends a reply; they stay in it. Empty: only end tokens end a reply."""
+        ...
+
+    @property
+    def observation_tokens(self) -> int | None:
+        """What follows a reply inside the assistant's turn is cut to this many tokens; None: never."""
+        ...
+
+    @property
+    def opens_with_search(self) -> bool:
+        """Whether the question itself is searched before the policy is asked for anything."""
+        ...
+
+    @property
+    def invalid_ends(self) -> bool:
+        """Whether a reply without a valid action ends the episode instead of costing a round."""
+        ...
+
     def render(self, state: State) -> tuple[Message, ...]:
         """The messages that the policy reads in this state."""
+        ...
+
+    def continuation(self, state: State) -> str | None:
+        """The raw text behind the last reply's own tokens, inside the assistant's turn.
+
+        None before the first reply, and in protocols that answer each reply with a message of its own.
+        """
         ...
 
     def parse(self, text: str, state: State) -> Action:

@@ -32,6 +32,11 @@ class FactAgentProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("factagent-full"))
     name: str = "factagent"
     context: ContextKind = "rebuild"
+    asserts: bool = True
+    stop: tuple[str, ...] = ()
+    observation_tokens: int | None = None
+    opens_with_search: bool = False
+    invalid_ends: bool = False
 
     def __post_init__(self) -> None:
         self.prompt.check_slots("user", {"question", "facts", "observation"}, SLOTS["user"] - {"history", "memory"})
@@ -48,6 +53,10 @@ class FactAgentProtocol:
             state.max_rounds,
         )
         return (*prompt.render_system(), user)
+
+    def continuation(self, state: State) -> str | None:
+        """None: each round has a prompt of its own."""
+        return None
 
     def parse(self, text: str, state: State) -> Action:
         """The strict JSON parser plus the rule on asserts."""

@@ -23,6 +23,11 @@ class ReActProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("react-full"))
     name: str = "react"
     context: ContextKind = "append"
+    asserts: bool = True
+    stop: tuple[str, ...] = ()
+    observation_tokens: int | None = None
+    opens_with_search: bool = False
+    invalid_ends: bool = False
 
     def __post_init__(self) -> None:
         self.prompt.check_slots("user", {"question"}, {"question", "round", "max_rounds"})
@@ -36,6 +41,10 @@ class ReActProtocol:
             messages.append(Message("assistant", step.generation.text))
             messages.append(Message("user", self._feedback(step, index + 2, state.max_rounds)))
         return tuple(messages)
+
+    def continuation(self, state: State) -> str | None:
+        """None: what comes back is a message of its own."""
+        return None
 
     def parse(self, text: str, state: State) -> Action:
         """The same actions and the same strictness as FactAgent's."""

@@ -8,22 +8,26 @@ before they are shown, and prompts are never parsed.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from string import Template
+from typing import ClassVar
 
-from factagent.errors import ConfigError
 from factagent.protocols.actions import DEFAULT_LIMITS
-from factagent.protocols.base import ContextKind
-from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
-from factagent.protocols.questions import normalised_question
+from factagent.protocols.inline import InlineProtocol
+from factagent.protocols.prompts import PromptSpec, load_prompt
 from factagent.protocols.state import State
 from factagent.protocols.tags import cut_behind, first_block
 from factagent.protocols.untrusted import plain_line
-from factagent.types import Action, Answer, Invalid, Message, Search, Step
+from factagent.types import Action, Answer, Invalid, Search
 
 SEARCH, ANSWER = "search", "answer"
 
 ROUNDS = 5
 """Its budget: four searches, then a reply whose search is not sent any more."""
+
+STOP = (f"</{SEARCH}>", f"</{ANSWER}>")
+"""A local reply ends here: what the original samples behind them, it drops."""
+
+OBSERVATION_TOKENS = 500
+"""Tokens of what comes back, its tags included: long passages cost the closing one, as in the original."""
 
 NO_TAGS = "no_tags"
 """Reason of a reply without a closed pair of tags."""
@@ -59,45 +63,20 @@ def parse_tags(text: str) -> Action:
 
 
 @dataclass(frozen=True)
-class SearchR1Protocol:
-    """Context `append`: each reply, cut, and what came back join the conversation.
-
-    Raises:
-        ConfigError: the prompt hides the question, the observations or (a full one) the tags, or asks for a state
-            that is not kept here.
-    """
+class SearchR1Protocol(InlineProtocol):
+    """Replies are cut and read as the original does it; see the module."""
 
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("search-r1-full"))
     name: str = "search-r1"
-    context: ContextKind = "append"
+    stop: tuple[str, ...] = STOP
+    observation_tokens: int | None = OBSERVATION_TOKENS
 
-    def __post_init__(self) -> None:
-        self.prompt.check_slots("user", {"question"}, {"question", "round", "max_rounds"})
-        self.prompt.check_slots("observed", {"observation"}, SLOTS["observed"])
-        told = self.prompt.system + self.prompt.user
-        for tag in (f"<{SEARCH}>", f"<{ANSWER}>"):
-            if self.prompt.style == "full" and tag not in told:
-                raise ConfigError(f"prompt '{self.prompt.name}': does not name {tag}, which this protocol reads")
+    tags: ClassVar[tuple[str, ...]] = (f"<{SEARCH}>", f"<{ANSWER}>")
 
-    def render(self, state: State) -> tuple[Message, ...]:
-        """The conversation so far; it extends that of the round before by a reply and what it brought."""
-        prompt = self.prompt
-        question = normalised_question(state.question.text)
-        messages = [*prompt.render_system(), prompt.render_user(question, "", "", "", 1, state.max_rounds)]
-        for index, step in enumerate(state.steps):
-            messages.append(Message("assistant", cut_reply(step.generation.text)))
-            messages.append(Message("user", self._feedback(step, index + 2, state.max_rounds)))
-        return tuple(messages)
+    def cut(self, text: str) -> str:
+        """See `cut_reply`."""
+        return cut_reply(text)
 
     def parse(self, text: str, state: State) -> Action:
         """The leftmost action of the reply, whatever the state."""
         return parse_tags(text)
-
-    def _feedback(self, step: Step, next_round: int, last: int) -> str:
-        prompt, action = self.prompt, step.action
-        rounds = {"round": next_round, "max_rounds": last}
-        if isinstance(action, Invalid):
-            detail = prompt.quote(action.detail)
-            return Template(prompt.refused).substitute(reason=action.reason, detail=detail, **rounds)
-        shown = prompt.render_observation(step.observation)
-        return Template(prompt.observed).substitute(observation=shown, **rounds)

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from factagent.episode import FORCED
 from factagent.errors import DataError, UsageError
-from factagent.types import Group, Trajectory
+from factagent.types import Generation, Group, Trajectory
 
 if TYPE_CHECKING:
     import torch
@@ -77,7 +78,7 @@ class Sample:
 
 
 def step_samples(trajectory: Trajectory, advantages_S: Sequence[float], group: int) -> list[Sample]:
-    """One sample a step, for protocols that rebuild their prompt.
+    """One sample a step, for protocols that rebuild their prompt; a forced step gives none.
 
     Args:
         trajectory: steps that hold token ids and log-probabilities.
@@ -89,8 +90,8 @@ def step_samples(trajectory: Trajectory, advantages_S: Sequence[float], group: i
     """
     _check_steps(trajectory, advantages_S)
     samples = []
-    for step, advantage in zip(trajectory.steps, advantages_S, strict=True):
-        generation, length = step.generation, len(step.generation.response_ids)
+    for generation, advantage in _written(trajectory, advantages_S):
+        length = len(generation.response_ids)
         samples.append(
             Sample(
                 prompt_ids=np.asarray(generation.prompt_ids, np.int64),
@@ -109,18 +110,18 @@ def trajectory_sample(trajectory: Trajectory, advantages_S: Sequence[float], gro
     """One sample for a whole trajectory, for protocols that append.
 
     The prompt of each step must extend the tokens of the step before it (prompt and response), since what lies between
-    two responses is the observation: it is kept in the row and carries no loss.
+    two responses is the observation: it is kept in the row and carries no loss. Forced steps have no part in it.
 
     Raises:
         DataError: as `step_samples`, and if a prompt does not extend what came before.
     """
     _check_steps(trajectory, advantages_S)
-    if not trajectory.steps:
+    written = _written(trajectory, advantages_S)
+    if not written:
         raise DataError("a trajectory without steps has no tokens to train on; leave it out of the batch")
-    generations = [step.generation for step in trajectory.steps]
-    start = len(generations[0].prompt_ids)
+    start = len(written[0][0].prompt_ids)
     row: tuple[int, ...] = ()
-    for index, generation in enumerate(generations):
+    for index, (generation, _) in enumerate(written):
         if generation.prompt_ids[: len(row)] != row:
             raise DataError(
                 f"trajectory of member {trajectory.member}: the prompt of step {index} does not extend the tokens of "
@@ -130,7 +131,7 @@ def trajectory_sample(trajectory: Trajectory, advantages_S: Sequence[float], gro
     length = len(row) - start
     step_ids = np.full(length, -1, np.int64)
     old_logprobs, advantages_T = np.zeros(length), np.zeros(length)
-    for index, (generation, advantage) in enumerate(zip(generations, advantages_S, strict=True)):
+    for index, (generation, advantage) in enumerate(written):
         first = len(generation.prompt_ids) - start
         span = slice(first, first + len(generation.response_ids))
         step_ids[span], old_logprobs[span], advantages_T[span] = index, generation.logprobs, advantage
@@ -153,13 +154,19 @@ def group_samples(
         )
     samples: list[Sample] = []
     for trajectory, advantages_S in zip(group.trajectories, advantages, strict=True):
-        if advantages_S is None or not trajectory.steps:
+        if advantages_S is None or all(step.generation.finish_reason == FORCED for step in trajectory.steps):
             continue
         if append:
             samples.append(trajectory_sample(trajectory, advantages_S, index))
         else:
             samples += step_samples(trajectory, advantages_S, index)
     return samples
+
+
+def _written(trajectory: Trajectory, advantages_S: Sequence[float]) -> list[tuple[Generation, float]]:
+    """What the policy wrote, with its advantages: every step but the forced ones."""
+    pairs = zip(trajectory.steps, advantages_S, strict=True)
+    return [(step.generation, advantage) for step, advantage in pairs if step.generation.finish_reason != FORCED]
 
 
 def _check_steps(trajectory: Trajectory, advantages_S: Sequence[float]) -> None:
@@ -169,6 +176,8 @@ def _check_steps(trajectory: Trajectory, advantages_S: Sequence[float]) -> None:
         raise DataError(f"{who}: {len(advantages_S)} advantages for {len(trajectory.steps)} steps")
     for index, step in enumerate(trajectory.steps):
         generation = step.generation
+        if generation.finish_reason == FORCED:
+            continue
         if not generation.response_ids or not generation.prompt_ids:
             raise DataError(
                 f"{who}: step {index} has no token ids; train on rollouts of a policy that keeps its tokens"
