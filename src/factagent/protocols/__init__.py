@@ -7,6 +7,8 @@ from collections.abc import Callable
 from factagent.errors import ConfigError
 from factagent.protocols.base import AgentProtocol
 from factagent.protocols.factagent import FactAgentProtocol
+from factagent.protocols.gigpo import GiGPOProtocol
+from factagent.protocols.memsearcher import MemSearcherProtocol
 from factagent.protocols.prompts import PromptSpec, load_prompt
 from factagent.protocols.react import ReActProtocol
 from factagent.protocols.search_r1 import SearchR1Protocol
@@ -15,6 +17,8 @@ PROTOCOLS: dict[str, Callable[[PromptSpec], AgentProtocol]] = {
     "factagent": FactAgentProtocol,
     "react": ReActProtocol,
     "search-r1": SearchR1Protocol,
+    "gigpo": GiGPOProtocol,
+    "memsearcher": MemSearcherProtocol,
 }
 
 

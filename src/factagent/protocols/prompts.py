@@ -38,6 +38,7 @@ SLOTS: dict[str, frozenset[str]] = {
     "refused": frozenset({"reason", "detail", "round", "max_rounds"}),
     "history": frozenset({"steps", "entries"}),
     "entry": frozenset({"number", "action", "query", "observation", "json"}),
+    "invalid_entry": frozenset({"number"}),
     "memorise": frozenset({"call", "query", "observation", "round", "max_rounds"}),
 }
 """The slots that each template knows."""
@@ -81,7 +82,9 @@ class PromptSpec(BaseModel):
     history: str = "$entries"
     """Where a fresh prompt tells what was done before; nothing stands there in the first round."""
     entry: str = "$number. $query: $observation"
-    """One past step of `history`; `$json` is its observation as a JSON string (GiGPO's form)."""
+    """A past search in `history`; `$json` is its observation as a JSON string (GiGPO's form)."""
+    invalid_entry: str = "$number. (no valid action)"
+    """A past step in `history` that was no action."""
     memorise: str = "$observation"
     """What asks for an updated memory after a search."""
     no_memory: str = ""
