@@ -12,6 +12,7 @@ from factagent.credit.rule_choice import AnyRule
 from factagent.data.world.config import WorldConfig
 from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
 from factagent.rollout import RolloutSettings
+from factagent.train.cluster import ClusterConfig
 
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of a forward pass: fp32, or bf16 by autocast."""
@@ -150,6 +151,8 @@ class RunConfig(Table):
     seed: int = 0
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch; part of the seed contract, since it decides the order of sums."""
+    engine: Literal["local", "verl"] = "local"
+    """What trains: this process, or verl on one GPU to many nodes (docs/cluster.md)."""
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -159,3 +162,5 @@ class RunConfig(Table):
     schedule: ScheduleConfig = ScheduleConfig()
     alarms: AlarmConfig = AlarmConfig()
     sft: SftConfig = SftConfig()
+    cluster: ClusterConfig | None = None
+    """Machines and servers of `engine = "verl"`; the engine in this process does not read it."""
