@@ -95,8 +95,8 @@ def generate_batch(
     # The draws break ties, so that the batch, and with it every rounding, is the same for any order of requests.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), tuple(prompts[i]), uniforms[i].tobytes()))
     results: dict[int, Sample] = {}
-    with _sampling_mode(model, autocast):
-        for batch in _split(order, [len(prompt) + max_new_tokens for prompt in prompts], max_batch_tokens):
+    with sampling_mode(model, autocast):
+        for batch in split_by_budget(order, [len(prompt) + max_new_tokens for prompt in prompts], max_batch_tokens):
             decoder = _Decoder(model, [tuple(prompts[i]) for i in batch], max_new_tokens, pad_id, autocast)
             samples = decoder.run(torch.from_numpy(uniforms[batch]), temperature, stop_ids)
             results.update(zip(batch, samples, strict=True))
@@ -104,7 +104,8 @@ def generate_batch(
 
 
 @contextmanager
-def _sampling_mode(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
+def sampling_mode(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
+    """The model in eval mode, without gradients, under bf16 autocast where asked for."""
     was_training = model.training
     model.train(False)
     try:
@@ -114,7 +115,7 @@ def _sampling_mode(model: PreTrainedModel, autocast: bool) -> Iterator[None]:
         model.train(was_training)
 
 
-def _split(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def split_by_budget(order: Sequence[int], lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Cut `order` (ascending in length) into runs of at most `budget` padded tokens, at least one item each."""
     batch: list[int] = []
     for index in order:
@@ -229,7 +230,7 @@ class _Decoder:
         """Prefill the distinct prompts; returns the cache of all rows and the last logits of the distinct prompts."""
         mergeable = all(type(layer) is DynamicLayer for layer in DynamicCache(config=self.model.config).layers)
         budget = PREFILL_TOKENS if mergeable else len(distinct) * self.width
-        chunks = list(_split(range(len(distinct)), [len(prompt) for prompt in distinct], budget))
+        chunks = list(split_by_budget(range(len(distinct)), [len(prompt) for prompt in distinct], budget))
         parts = [self._read_chunk([distinct[i] for i in chunk]) for chunk in chunks]
         logits = torch.cat([part[1] for part in parts])
         cache = parts[0][0]

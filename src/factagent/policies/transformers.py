@@ -17,6 +17,7 @@ from factagent.errors import ConfigError, DataError, ServiceError
 from factagent.policies.base import GenerationRequest
 from factagent.policies.chat import ChatCodec
 from factagent.policies.sampling import BATCH_TOKENS, generate_batch, uniforms_of
+from factagent.policies.scoring import SCORE_TOKENS, Floats, reply_logprobs
 from factagent.types import Generation
 
 if TYPE_CHECKING:
@@ -108,6 +109,21 @@ class TransformersPolicy:
         for i, text, sample in zip(fits, texts, samples, strict=True):
             generations[i] = Generation(text, prompts[i], *sample, prompt_tokens=len(prompts[i]))
         return generations
+
+    def logprobs(self, prompts: Sequence[Sequence[int]], replies: Sequence[Sequence[int]]) -> list[Floats]:
+        """Log-probabilities (nats, temperature 1) of given replies' tokens, one array a prompt; see `scoring`.
+
+        Raises:
+            ValueError: there is not one reply a prompt, or one of them has no tokens.
+        """
+        return reply_logprobs(
+            self.model,
+            prompts,
+            replies,
+            pad_id=self.tokenizer.pad_token_id or 0,
+            max_batch_tokens=min(SCORE_TOKENS, self.settings.batch_tokens),
+            autocast=self.settings.autocast,
+        )
 
     def _encode(self, requests: Sequence[GenerationRequest]) -> list[tuple[int, ...]]:
         fresh = [i for i, request in enumerate(requests) if request.prefix is None]
