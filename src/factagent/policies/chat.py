@@ -27,8 +27,8 @@ _REPLY = "\ue000factagent-reply\ue000"
 _BRACKETED = re.compile(r"<[^\s<>]+>|\[[A-Z_]+\]")
 """How control tokens look that a tokenizer adds without calling them special (<tool_call>, [INST])."""
 
-_OWN_MARKS = frozenset({"<think>", "</think>"})
-"""Marks of our own reply format: prompts ask for them, so they stay where a tokenizer has them as tokens. The protocols
+_OWN_MARKS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
+"""Marks of our own reply formats: prompts ask for them, so they stay where a tokenizer has them as tokens. The protocols
 defuse them in every value that they quote (`protocols.untrusted`)."""
 
 

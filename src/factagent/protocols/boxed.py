@@ -1,4 +1,4 @@
-"""Answers in a box, `\boxed{...}`: the form of ReSearch and MemSearcher."""
+r"""Answers in a box, `\boxed{...}`: the form of ReSearch and MemSearcher."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _BOX = "\\boxed{"
 
 
 def last_boxed(text: str) -> str | None:
-    r"""What the last `\boxed{...}` of a text holds, outer blanks stripped; None where there is none or it is not closed.
+    r"""What the last `\boxed{...}` of a text holds, outer blanks stripped; None without one, or if it is not closed.
 
     Braces inside are kept as long as they pair. Total over any string, and linear in its length.
     """
