@@ -2,8 +2,8 @@
 
 A file may name another one that it builds on: `extends = "base.toml"`, relative to itself. Tables are merged key by
 key; everything else replaces. Unknown keys and wrong values are errors that name the key, where it was set, and what
-would be right. Where a table is one of several models (`config_choices`), its keys are those of the model that the layers
-up to there name. `dump_toml` writes the result so that reading it gives an equal configuration.
+would be right. Where a table is one of several models (`config_choices`), its keys are those of the model that the
+layers up to there name. A `method` brings a layer of its own (`config_presets`). `dump_toml` writes the result so that reading it gives an equal configuration.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from dataclasses import is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
 from factagent.config_choices import Choice, carried_over, choice_of
+from factagent.config_presets import RESOLVED, Layer, is_resolved, take_resolved, with_preset
 from factagent.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -30,13 +31,6 @@ EXTENDS = "extends"
 """The top-level key of a file that names the file it builds on."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-
-
-class _Layer(NamedTuple):
-    """Settings and the place they come from, as errors name it."""
-
-    source: str
-    table: dict[str, Any]
 
 
 def load_config(
@@ -55,10 +49,11 @@ def load_config(
     Raises:
         ConfigError: a file cannot be read, files extend each other in a circle, a key is unknown, a value is refused.
     """
-    layers = [] if base is None else [_Layer("the base", base.model_dump(mode="json"))]
+    layers = [] if base is None else [Layer("the base", base.model_dump(mode="json"), "the base", resolved=True)]
     layers += [] if path is None else _file_layers(path, ())
-    layers += [_Layer(source, dict(table)) for source, table in tables]
+    layers += [Layer(source, dict(table), "tables") for source, table in tables]
     layers += [_override_layer(override) for override in overrides]
+    layers = with_preset(model, layers)
     merged: dict[str, Any] = {}
     for layer in layers:
         merged = _merge(merged, layer.table, model)
@@ -76,10 +71,11 @@ def dump_toml(config: BaseModel) -> str:
         ConfigError: a key is None although its default is not, so that leaving it out would change it.
     """
     _check_none(config, ())
-    return "\n".join(_toml_table(config.model_dump(mode="json"), ())).strip("\n") + "\n"
+    text = "\n".join(_toml_table(config.model_dump(mode="json"), ())).strip("\n") + "\n"
+    return f"{RESOLVED} = true\n{text}" if is_resolved(config) else text
 
 
-def _file_layers(path: Path, extended_by: tuple[Path, ...]) -> list[_Layer]:
+def _file_layers(path: Path, extended_by: tuple[Path, ...]) -> list[Layer]:
     """The file's layer after those of the files that it extends."""
     place = path.resolve()
     if place in extended_by:
@@ -91,14 +87,15 @@ def _file_layers(path: Path, extended_by: tuple[Path, ...]) -> list[_Layer]:
     except ValueError as error:  # tomllib.TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"configuration {path} is not TOML: {error}") from error
     base = table.pop(EXTENDS, None)
+    own = Layer(str(path), table, str(path), take_resolved(str(path), table))
     if base is None:
-        return [_Layer(str(path), table)]
+        return [own]
     if not isinstance(base, str):
         raise ConfigError(f"{path}: key '{EXTENDS}' must be the path of a TOML file, found {base!r}")
-    return [*_file_layers(path.parent / base, (*extended_by, place)), _Layer(str(path), table)]
+    return [*_file_layers(path.parent / base, (*extended_by, place)), own]
 
 
-def _override_layer(override: str) -> _Layer:
+def _override_layer(override: str) -> Layer:
     key, equals, text = override.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -106,7 +103,7 @@ def _override_layer(override: str) -> _Layer:
     table: dict[str, Any] = {parts[-1]: _override_value(text.strip())}
     for part in reversed(parts[:-1]):
         table = {part: table}
-    return _Layer("the command line", table)
+    return Layer("the command line", table, "the command line")
 
 
 def _override_value(text: str) -> object:
@@ -144,15 +141,14 @@ def _check_keys(
     choice = choice_of(kind)
     if choice is not None and choice.model_of(merged) is None:
         name = merged[choice.key]
-        raise ConfigError(
-            f"{source}: key '{_dotted((*at, choice.key))}' = {name!r} is refused: {choice.known(name)}"
-        )
+        raise ConfigError(f"{source}: key '{_dotted((*at, choice.key))}' = {name!r} is refused: {choice.known(name)}")
     known = _fields_of(kind, merged)
     if known is None:
         return
     for key, value in table.items():
         if key not in known:
-            near = _nearest(root, key, known, at)
+            owners = [name for name, model in choice.models.items() if key in model.model_fields] if choice else []
+            near = f"it is one of {' and '.join(owners)}" if owners else _nearest(root, key, known, at)
             raise ConfigError(f"{source}: unknown key '{_dotted((*at, key))}'{_of(choice, merged)}; {near}")
         if isinstance(value, dict):
             _check_keys(root, known[key], value, source, (*at, key), merged[key])
@@ -209,7 +205,7 @@ def _tables_of(annotation: object) -> object | None:
     return get_args(annotation)[1] if get_origin(annotation) is dict else None
 
 
-def _explain(problem: Mapping[str, Any], layers: Sequence[_Layer], root: type) -> str:
+def _explain(problem: Mapping[str, Any], layers: Sequence[Layer], root: type) -> str:
     keys = _without_choices(tuple(problem["loc"]), root)
     source = next((layer.source for layer in reversed(layers) if _holds(layer.table, keys)), "configuration")
     found = "" if isinstance(problem["input"], dict | BaseModel) else f" = {problem['input']!r}"
