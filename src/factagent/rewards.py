@@ -41,6 +41,12 @@ def f1(prediction: str, golds: Sequence[str]) -> float:
     return max((_f1_normalized(answer, normalize_answer(gold)) for gold in _as_list(golds)), default=0.0)
 
 
+def f1_multiset(prediction: str, golds: Sequence[str]) -> float:
+    """`f1` without the rule on "yes" and "no" (ZeroSearch's reward; methods.md, section 2.4)."""
+    answer = normalize_answer(prediction)
+    return max((_overlap(answer, normalize_answer(gold)) for gold in _as_list(golds)), default=0.0)
+
+
 def cover_em(prediction: str, golds: Sequence[str]) -> float:
     """1.0 where any normalised gold is a substring of the normalised prediction (also called sub-EM), else 0.0.
 
@@ -59,6 +65,10 @@ def _as_list(golds: Sequence[str]) -> Sequence[str]:
 def _f1_normalized(answer: str, gold: str) -> float:
     if answer != gold and (answer in _CLOSED_ANSWERS or gold in _CLOSED_ANSWERS):
         return 0.0
+    return _overlap(answer, gold)
+
+
+def _overlap(answer: str, gold: str) -> float:
     answer_tokens, gold_tokens = answer.split(), gold.split()
     overlap = sum((Counter(answer_tokens) & Counter(gold_tokens)).values())
     if overlap == 0:

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from factagent.credit import advantages, shaping, utility
 from factagent.credit.clustering import Clustering, cluster_facts
-from factagent.credit.config import CreditConfig
+from factagent.credit.config import CreditConfig, RuleConfig
 from factagent.credit.penalties import is_premature, step_penalties
+from factagent.outcomes import outcome_reward
 from factagent.rewards import exact_match, f1
 from factagent.types import Fact, Group, Question, Trajectory, Triple
 
@@ -118,17 +119,25 @@ def assign_credit(groups: Sequence[Group], config: CreditConfig, encoder: Encode
     return [_finish(draft, config, divisor) for draft in drafts]
 
 
-def outcome_and_success(question: Question, trajectory: Trajectory, config: CreditConfig) -> tuple[float, float]:
+def outcome_and_success(question: Question, trajectory: Trajectory, config: RuleConfig) -> tuple[float, float]:
     """Outcome reward and success of a trajectory, both in [0, 1] (credit.md sections 4, 6 and 7).
 
-    Both are 0 without an answer and for an answer with an empty fact store.
+    Both are 0 for an answer with an empty fact store, where the rule needs facts. Without an answer success is 0; what
+    the outcome is then, the chosen reward says (0 for those that only read the answer).
     """
-    answer = trajectory.answer
-    if answer is None or is_premature([step.action for step in trajectory.steps]):
+    if config.needs_facts and is_premature([step.action for step in trajectory.steps]):
         return 0.0, 0.0
-    match, overlap = exact_match(answer, question.answers), f1(answer, question.answers)
-    success = {"em": match, "f1": float(overlap >= config.success_threshold), "soft": overlap}[config.success]
-    return (overlap if config.outcome == "f1" else match), success
+    outcome = outcome_reward(config.outcome, question, trajectory)
+    answer = trajectory.answer
+    if answer is None:
+        return outcome, 0.0
+    overlap = f1(answer, question.answers)
+    success = {
+        "em": exact_match(answer, question.answers),
+        "f1": float(overlap >= config.success_threshold),
+        "soft": overlap,
+    }[config.success]
+    return outcome, success
 
 
 def cluster_labels(facts_G: Sequence[Sequence[Fact]], clustering: Clustering) -> list[list[tuple[int, int]]]:
@@ -220,7 +229,7 @@ def _cluster_credits(clustering: Clustering, counts: utility.Counts, config: Cre
 def _finish(draft: _Draft, config: CreditConfig, divisor: float) -> GroupCredit:
     """Scale the process term, add the outcome advantage, and put the excluded trajectories back in their places."""
     advantage_G = advantages.outcome_advantages(draft.outcome_G)
-    credits = [_excluded(trajectory) for trajectory in draft.group.trajectories]
+    credits = [excluded(trajectory) for trajectory in draft.group.trajectories]
     for row, member in enumerate(draft.counted):
         process_S = draft.process_GS[row] / divisor
         total_S = advantages.total_advantages(float(advantage_G[row]), process_S, config.process_weight)
@@ -237,7 +246,7 @@ def _finish(draft: _Draft, config: CreditConfig, divisor: float) -> GroupCredit:
     return GroupCredit(draft.baseline, draft.clusters, tuple(credits))
 
 
-def _excluded(trajectory: Trajectory) -> TrajectoryCredit:
+def excluded(trajectory: Trajectory) -> TrajectoryCredit:
     """The record of a trajectory that left the statistics: zeros everywhere."""
     steps = tuple(StepCredit(0.0, 0.0, 0.0, {}, 0.0) for _ in trajectory.steps)
     return TrajectoryCredit(0.0, 0.0, 0.0, steps, excluded=True)

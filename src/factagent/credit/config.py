@@ -1,8 +1,11 @@
-"""Every option of the FactAgent credit rule, in one validated record. The defaults are the paper's."""
+"""What every credit rule is configured with, and every option of the FactAgent rule; the defaults are the paper's.
+
+A rule is a subclass of `RuleConfig` with its own name in `rule`; `rule_choice.AnyRule` is the choice among them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,17 +16,44 @@ if TYPE_CHECKING:
 Share = Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 Cosine = Annotated[float, Field(ge=-1.0, le=1.0, allow_inf_nan=False)]
+Outcome = Literal["f1", "em", "cover-em", "f1-multiset", "research", "autorefine", "search-r1-format", "memsearcher"]
+"""Names of outcome rewards (`factagent.outcomes.OUTCOMES`)."""
 
 
-class CreditConfig(BaseModel):
-    """How a group of trajectories turns into one advantage per step (credit.md, sections 2-7).
-
-    Fields that people change most come first. `CreditConfig()` is the paper; an unknown key or a value out of range is
-    refused by pydantic.
-    """
+class RuleConfig(BaseModel):
+    """What every credit rule needs to know; an unknown key or a value out of range is refused by pydantic."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
+    compares_members: ClassVar[bool] = True
+    """Whether credit comes from comparing the members of a group, so that a lone member has nothing to learn from."""
+
+    rule: str
+    """Which rule assigns credit."""
+    outcome: Outcome = "f1"
+    """Outcome reward of a trajectory (eq. 13, section 4.3; the other methods' are in methods.md, sections 3-12)."""
+    success: Literal["em", "f1", "soft"] = "em"
+    """What counts as success in S: exact match, F1 >= success_threshold, or the F1 itself (credit.md section 4)."""
+    success_threshold: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.5
+    """Smallest F1 that is a success where success = "f1"."""
+    needs_facts: bool = True
+    """An answer with an empty fact store has outcome and success 0 (credit.md section 6); false for protocols without
+    a store."""
+
+    def load_encoder(self) -> Encoder:
+        """The encoder that the rule compares facts with; a rule that compares none loads no model."""
+        from factagent.credit.encoders import load_encoder
+
+        return load_encoder("exact")
+
+
+class CreditConfig(RuleConfig):
+    """How a group of trajectories turns into one advantage per step (credit.md, sections 2-7).
+
+    Fields that people change most come first. `CreditConfig()` is the paper.
+    """
+
+    rule: Literal["fact-utility"] = "fact-utility"
     process_weight: Weight = 0.5
     """Omega, weight of the process reward in the advantage; 0 is outcome-only GRPO (eq. 14, section 4.3)."""
     attribution: Share = 0.2
@@ -41,12 +71,6 @@ class CreditConfig(BaseModel):
     """kappa; adds kappa * (N/G - consensus_centre) to V (credit.md section 4; the paper: 0)."""
     consensus_centre: Share = 0.5
     """c0, the share of members above which consensus pays instead of costs (our choice: one half)."""
-    success: Literal["em", "f1", "soft"] = "em"
-    """What counts as success in S: exact match, F1 >= success_threshold, or the F1 itself (credit.md section 4)."""
-    success_threshold: Annotated[float, Field(gt=0.0, le=1.0, allow_inf_nan=False)] = 0.5
-    """Smallest F1 that is a success where success = "f1"."""
-    outcome: Literal["f1", "em"] = "f1"
-    """Outcome reward whose normalised value is the outcome advantage (eq. 13, section 4.3)."""
     process: Literal["shaping", "return"] = "shaping"
     """The process reward itself (the paper, eq. 14) or its reward-to-go (credit.md section 8)."""
     process_scale: Literal["raw", "batch-std"] = "raw"

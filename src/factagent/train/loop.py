@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from factagent.credit.assign import GroupCredit, assign_credit
+from factagent.credit.assign import GroupCredit
 from factagent.credit.encoders import Encoder
+from factagent.credit.rule_choice import assign
 from factagent.errors import TryAgainError
 from factagent.evaluation.local import protocol_of
 from factagent.evaluation.progress import make_progress
@@ -71,7 +72,7 @@ _ORDERS: dict[tuple[int, int, int], list[int]] = {}
 
 
 class Trainer:
-    """GRPO with the configured credit rule over one run directory (credit.md, section 7).
+    """Policy gradients with the configured credit rule over one run directory (credit.md, section 7).
 
     Args:
         config: the run.
@@ -150,7 +151,7 @@ class Trainer:
                 (config.seed, "train", step),
             )
         with clock.phase("credit"):
-            credits = assign_credit(groups, config.credit, self.encoder)
+            credits = assign(groups, config.credit, self.encoder)
             samples = samples_of(groups, credits, append=self.protocol.context == "append")
         with clock.phase("learn"):
             report = self.learner.update(samples, self.step)
