@@ -1,1 +1,1 @@
-"""Methods: what a credit rule needs beyond the sampled groups (Monte Carlo values, trees, gold answers), and presets."""
+"""Methods: what a credit rule needs beyond sampled groups (Monte Carlo values, trees, gold answers), and presets."""

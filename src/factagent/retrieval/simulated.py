@@ -131,7 +131,7 @@ def _run_apart(work: Callable[[], Coroutine[object, object, Result]]) -> Result:
     def run() -> None:
         try:
             outcome.set_result(asyncio.run(work()))
-        except BaseException as error:  # handed to the caller, who raises it
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
             outcome.set_exception(error)
 
     # A daemon, so that a second Ctrl-C ends the process without waiting for the simulator.

@@ -1,7 +1,8 @@
 """What a language model is told when it plays the search engine: prompts as data, in TOML, which users may replace.
 
-A file holds `name`, optionally `system`, and the templates `useful` and `noisy`. Their slots are `$question`, `$answer`,
-`$query` and `$count` (documents wanted); `$$` is a dollar sign. Values are substituted once and never scanned again.
+A file holds `name`, optionally `system`, and the templates `useful` and `noisy`. Their slots are `$question`,
+`$answer`, `$query` and `$count` (documents wanted); `$$` is a dollar sign. Values are substituted once and never
+scanned again.
 """
 
 from __future__ import annotations

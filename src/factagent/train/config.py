@@ -13,6 +13,7 @@ from factagent.data.world.config import WorldConfig
 from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
 from factagent.rollout import RolloutSettings
 from factagent.train.cluster import ClusterConfig
+from factagent.train.environment import EnvironmentConfig
 
 Precision = Literal["fp32", "bf16"]
 """Arithmetic of a forward pass: fp32, or bf16 by autocast."""
@@ -115,6 +116,8 @@ class AlarmConfig(Table):
     parse_error_rate: float = Field(default=0.3, gt=0, le=1)
     parse_error_steps: int = Field(default=5, ge=1)
     non_finite_steps: int = Field(default=3, ge=1)
+    failed_share: float = Field(default=0.5, gt=0, le=1)
+    """Share of a step's trajectories that failing servers ended (reliability.md R7)."""
     ignore: bool = False
 
 
@@ -156,6 +159,7 @@ class RunConfig(Table):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
+    environment: EnvironmentConfig = EnvironmentConfig()
     credit: AnyRule = CreditConfig()
     learner: LearnerConfig = LearnerConfig()
     critic: CriticConfig = CriticConfig()
