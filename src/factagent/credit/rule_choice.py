@@ -13,6 +13,7 @@ from pydantic import Discriminator, Tag
 
 from factagent.credit.assign import GroupCredit, assign_credit
 from factagent.credit.config import CreditConfig
+from factagent.credit.gae import GaeConfig, assign_gae
 from factagent.credit.measured import Measured
 from factagent.credit.outcome import OutcomeConfig, ReinforceConfig, assign_outcome, assign_reinforce
 from factagent.types import Group
@@ -29,7 +30,8 @@ def _rule_of(value: Any) -> Any:
 AnyRule = Annotated[
     Annotated[CreditConfig, Tag("fact-utility")]
     | Annotated[OutcomeConfig, Tag("outcome")]
-    | Annotated[ReinforceConfig, Tag("reinforce")],
+    | Annotated[ReinforceConfig, Tag("reinforce")]
+    | Annotated[GaeConfig, Tag("gae")],
     Discriminator(_rule_of),
 ]
 
@@ -59,5 +61,7 @@ def assign(
             return assign_outcome(groups, config)
         case ReinforceConfig():
             return assign_reinforce(groups, config)
+        case GaeConfig():
+            return assign_gae(groups, config)
         case _:
             assert_never(config)

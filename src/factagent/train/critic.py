@@ -23,7 +23,7 @@ from torch import Tensor
 from factagent.policies.base import seed_of
 from factagent.train.config import CriticConfig, LearnerConfig
 from factagent.train.forward import projected
-from factagent.train.gae import Floats
+from factagent.train.gae import Floats, split_at
 from factagent.train.loss import non_finite
 from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches
 
@@ -31,11 +31,15 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+INITIAL_VALUE = 0.01
+"""Deviation of the first values where hidden states have unit root mean square, as behind a final RMS norm."""
+
+
 class ValueModel(torch.nn.Module):
     """A backbone and a linear head: states in, one scalar a state out."""
 
     def __init__(self, backbone: PreTrainedModel, seed: int) -> None:
-        """Copy the backbone; the head's weights are drawn from `seed` with deviation 1 / (1 + its width), bias 0."""
+        """Copy the backbone; draw the head's weights from `seed`, so small that values start at about +-0.01."""
         super().__init__()
         self.backbone: PreTrainedModel = copy.deepcopy(backbone)
         self.backbone.requires_grad_(True)
@@ -44,7 +48,7 @@ class ValueModel(torch.nn.Module):
         self.head = torch.nn.Linear(width, 1)
         draws = torch.Generator().manual_seed(seed_of((seed, "value head")))
         with torch.no_grad():
-            self.head.weight.copy_(torch.randn(1, width, generator=draws) / (width + 1))
+            self.head.weight.copy_(torch.randn(1, width, generator=draws) * (INITIAL_VALUE / width**0.5))
             self.head.bias.zero_()
         self.head.to(device=like.device, dtype=like.dtype)
 
@@ -96,7 +100,7 @@ class Critic:
             with torch.no_grad():
                 flat = self._forward([samples[i] for i in indices]).double().cpu().numpy()
             counts = [count_loss_tokens([samples[i]]) for i in indices]
-            found |= zip(indices, np.split(flat, np.cumsum(counts)[:-1]), strict=True)
+            found |= zip(indices, split_at(flat, counts), strict=True)
         return [found[i] for i in range(len(samples))]
 
     def update(

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
+from factagent.errors import ConfigError
 from factagent.train.config import LearnerConfig
 from factagent.train.forward import masked_logits, token_entropy, token_logprobs
+from factagent.train.gae import Floats, split_at
 from factagent.train.loss import LossConfig, LossStats, non_finite, policy_loss
 from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches, step_weights
 
@@ -34,6 +37,7 @@ class Learner:
         config: see `LearnerConfig`.
         temperature: at which the samples were drawn.
         reference: the policy of the KL term; by default a copy of `model` as it is now, none where `kl_coef` is 0.
+        keep_reference: keep one all the same, for `divergences` (KL in the reward).
     """
 
     def __init__(
@@ -42,12 +46,14 @@ class Learner:
         config: LearnerConfig,
         temperature: float,
         reference: PreTrainedModel | None = None,
+        *,
+        keep_reference: bool = False,
     ) -> None:
         self.model = model.eval()
         self.config = config
         self.loss_config = LossConfig(**{name: getattr(config, name) for name in LossConfig.__dataclass_fields__})
         self.temperature = temperature
-        needs_reference = config.kl_coef > 0
+        needs_reference = config.kl_coef > 0 or keep_reference
         self.reference = (reference or copy.deepcopy(model)).eval().requires_grad_(False) if needs_reference else None
         self.optimizer = torch.optim.AdamW(
             model.parameters(), lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
@@ -77,6 +83,31 @@ class Learner:
         metrics = means | {"grad_norm": sum(norms) / max(1, len(norms)), "learning_rate": rate}
         return UpdateReport(metrics, skipped)
 
+    def divergences(self, samples: Sequence[Sample]) -> list[Floats]:
+        """`log pi_old - log pi_ref` of each token that carries loss, one array a sample (nats).
+
+        The plain estimator of the KL, which may be negative: what a KL in the reward subtracts (methods.md 3.5).
+
+        Raises:
+            ConfigError: there is no reference.
+        """
+        if self.reference is None:
+            raise ConfigError("a KL in the reward needs a reference; build the learner with keep_reference")
+        found: dict[int, Floats] = {}
+        for indices in micro_batches(samples, self.config.token_budget):
+            rows = [samples[i] for i in indices]
+            batch = {name: tensor.to(self.device) for name, tensor in collate(rows).items()}
+            reference_N = self._reference_logprobs(batch).double().cpu().numpy()
+            old_N = np.concatenate([row.old_logprobs[row.loss_mask] for row in rows])
+            found |= zip(indices, split_at(old_N - reference_N, [count_loss_tokens([row]) for row in rows]), strict=True)
+        return [found[i] for i in range(len(samples))]
+
+    def _reference_logprobs(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        assert self.reference is not None
+        with torch.no_grad():
+            logits = masked_logits(self.reference, batch, self.config.precision)
+            return token_logprobs(logits, batch, self.temperature)
+
     def _optimise(self, samples: list[Sample]) -> tuple[LossStats, float | None]:
         """One optimiser step; the gradient norm, or None where something was not finite and the step was skipped."""
         self.optimizer.zero_grad(set_to_none=True)
@@ -95,11 +126,9 @@ class Learner:
 
     def _backward(self, batch: dict[str, torch.Tensor], n_loss_tokens: int) -> LossStats:
         mask = batch["loss_mask"]
-        reference = None
-        if self.reference is not None:
-            with torch.no_grad():
-                logits = masked_logits(self.reference, batch, self.config.precision)
-                reference = token_logprobs(logits, batch, self.temperature)
+        # A reference kept for the reward alone has no part in the loss.
+        needed = self.reference is not None and self.config.kl_coef > 0
+        reference = self._reference_logprobs(batch) if needed else None
         logits = masked_logits(self.model, batch, self.config.precision)
         logprobs = token_logprobs(logits, batch, self.temperature)
         with torch.set_grad_enabled(self.config.entropy_coef > 0):
