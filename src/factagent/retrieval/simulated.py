@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 ATTEMPTS = 2
 """Replies asked for, each under a seed of its own, until one holds a document."""
 
-_MARK = re.compile(r"\bDoc[ \t]*+(\d{1,3})[ \t*]*+(?:\(Title:([^\n]*?)\)[ \t*]*+:?|:)")
+_MARK = re.compile(r"\bDoc[ \t]*+(\d{1,3})[ \t*]*+(?:\(Title:([^\n]{0,200}?)\)[ \t*]*+:?|:)")
 """Where a document begins: `Doc 1:`, or with a title, `Doc 1(Title: Lund)`."""
 
 _END_OF_THOUGHT = "</think>"
@@ -48,7 +48,7 @@ def parse_documents(text: str, top_k: int) -> tuple[Passage, ...]:
     for mark in _MARK.finditer(text):
         if int(mark[1]) == len(marks) + 1:
             marks.append(mark)
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
+    ends = [*(mark.start() for mark in marks[1:]), len(text)][: len(marks)]
     documents = [
         ((mark[2] or "").strip(), " ".join(text[mark.end() : end].replace("**", "").split()))
         for mark, end in zip(marks, ends, strict=True)
