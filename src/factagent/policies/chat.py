@@ -6,14 +6,17 @@ content is broken by a blank behind its first character before the template is f
 those of its messages, whatever the passages say (threat model, row 1).
 
 For `append` protocols the tokens of earlier rounds are never encoded again: a prompt continues the very ids that the
-policy read and sampled (token in, token out), followed by what the template puts behind a reply.
+policy read and sampled (token in, token out), followed by what the template puts behind a reply, or, in protocols whose
+observations stand inside the assistant's turn, by the text of the observation alone. An end token that the policy
+sampled before such an observation stays where it is, since the row must hold what was sampled. (Search-R1's own code
+loses it, as it encodes its text anew.)
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from factagent.errors import ConfigError
 from factagent.types import Generation, Message
@@ -27,9 +30,21 @@ _REPLY = "\ue000factagent-reply\ue000"
 _BRACKETED = re.compile(r"<[^\s<>]+>|\[[A-Z_]+\]")
 """How control tokens look that a tokenizer adds without calling them special (<tool_call>, [INST])."""
 
-_OWN_MARKS = frozenset({"<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"})
-"""Marks of our own reply formats: prompts ask for them, so they stay where a tokenizer has them as tokens. The protocols
+_OWN_TAGS = (
+    *("think", "search", "answer", "information", "documents", "refine", "result", "memory"),
+    *("tool_call", "tool_response"),
+)
+_OWN_MARKS = frozenset(mark for tag in _OWN_TAGS for mark in (f"<{tag}>", f"</{tag}>"))
+"""Marks of our own formats: prompts ask for them, so they stay where a tokenizer has them as tokens. The protocols
 defuse them in every value that they quote (`protocols.untrusted`)."""
+
+
+class Inline(NamedTuple):
+    """What follows a reply inside the assistant's turn: the reply, the text, and the tokens of the text to keep."""
+
+    prefix: Generation
+    text: str
+    max_tokens: int | None = None
 
 
 class ChatCodec:
@@ -107,14 +122,33 @@ class ChatCodec:
             prompts.append(prefix.prompt_ids + prefix.response_ids + (suffix[1:] if closed else suffix))
         return prompts
 
-    def encode_replies(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    def encode_inline(self, items: Sequence[Inline]) -> list[tuple[int, ...]]:
+        """The ids of the next round's prompt where an observation follows the reply in the assistant's own turn.
+
+        `prefix_ids + response_ids + encode(text)[:max_tokens]`, the text without control tokens. The response keeps the
+        end token that it may have sampled.
+        """
+        texts = self._tokenise([self.neutralise(item.text) for item in items])
+        return [
+            item.prefix.prompt_ids + item.prefix.response_ids + ids[: item.max_tokens]
+            for item, ids in zip(items, texts, strict=True)
+        ]
+
+    def encode_replies(self, texts: Sequence[str], stop: tuple[str, ...] = ()) -> list[tuple[int, ...]]:
         """The ids that a policy should sample for these replies, end token included (targets of a cold start).
 
         Only special tokens are broken: a reply may use the marks of its own format, such as "<think>".
+
+        Args:
+            texts: the replies.
+            stop: strings that end a reply by themselves; no end token follows them.
         """
         special = [token for token in self.tokenizer.all_special_tokens if token]
         cleaned = [_broken_all(text.encode("utf-8", "replace").decode("utf-8"), special) for text in texts]
-        return [(*ids, self.end_id) for ids in self._tokenise(cleaned)]
+        return [
+            ids if text.endswith(stop) else (*ids, self.end_id)
+            for text, ids in zip(texts, self._tokenise(cleaned), strict=True)
+        ]
 
     def decode(self, response_ids: Sequence[int]) -> str:
         """The text of a reply, without the token that ended it."""

@@ -6,7 +6,7 @@ How a batch is sampled:
 2. Each distinct prompt is read once (a group's members share their first prompt), in chunks of similar length without
    logits for any but the last position; the keys and values are then copied to the rows that own the prompt.
 3. All rows decode together, one token a step, in key-value buffers that grow in place. Rows that sampled a stop token
-   leave the batch as soon as a quarter of it has finished.
+   or completed a stop string leave the batch as soon as a quarter of it has finished.
 
 Random numbers are given from outside, one uniform number a token, so that a request samples the same tokens whatever
 the order of the batch. Its composition changes only how sums round, about 1e-5 in a log-probability in float32.
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from factagent.policies.base import seed_of
+from factagent.policies.stops import BatchStops, StopStrings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +46,7 @@ CUDA_CHECK_EVERY = 8
 
 
 class Sample(NamedTuple):
-    """One sampled reply: its tokens (the stop token included), their log-probabilities in nats, why it ended."""
+    """One sampled reply: its tokens (what stopped it included), their log-probabilities in nats, why it ended."""
 
     response_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -69,6 +70,7 @@ def generate_batch(
     pad_id: int = 0,
     max_batch_tokens: int = BATCH_TOKENS,
     autocast: bool = False,
+    stop_strings: Sequence[StopStrings | None] | None = None,
 ) -> list[Sample]:
     """Sample one reply a prompt.
 
@@ -84,21 +86,26 @@ def generate_batch(
         pad_id: any valid token id; it is masked.
         max_batch_tokens: padded tokens that decode together.
         autocast: bfloat16 matrix products; rounding (to 1e-2) then depends on the batch and may flip a draw.
+        stop_strings: for each prompt, strings that end its reply with the token that completes one.
 
     Raises:
-        ValueError: an empty prompt, or numbers out of range.
+        ValueError: an empty prompt, numbers out of range, or not one entry of `stop_strings` a prompt.
     """
     if max_new_tokens < 1 or temperature < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens} must be at least 1, temperature={temperature} at least 0")
     if any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("a prompt without tokens cannot be continued")
+    strings = [None] * len(prompts) if stop_strings is None else list(stop_strings)
+    if len(strings) != len(prompts):
+        raise ValueError(f"{len(strings)} entries of stop_strings for {len(prompts)} prompts")
     # The draws break ties, so that the batch, and with it every rounding, is the same for any order of requests.
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), tuple(prompts[i]), uniforms[i].tobytes()))
     results: dict[int, Sample] = {}
     with sampling_mode(model, autocast):
         for batch in split_by_budget(order, [len(prompt) + max_new_tokens for prompt in prompts], max_batch_tokens):
             decoder = _Decoder(model, [tuple(prompts[i]) for i in batch], max_new_tokens, pad_id, autocast)
-            samples = decoder.run(torch.from_numpy(uniforms[batch]), temperature, stop_ids)
+            stops = BatchStops(stop_ids, [strings[i] for i in batch], model.device)
+            samples = decoder.run(torch.from_numpy(uniforms[batch]), temperature, stops)
             results.update(zip(batch, samples, strict=True))
     return [results[i] for i in range(len(prompts))]
 
@@ -185,23 +192,23 @@ class _Decoder:
         self.cache, logits = self._read(distinct, owner)
         self.logits = logits[owner]
 
-    def run(self, uniforms: torch.Tensor, temperature: float, stop_ids: Sequence[int]) -> list[Sample]:
+    def run(self, uniforms: torch.Tensor, temperature: float, stops: BatchStops) -> list[Sample]:
         """Decode until every row has stopped or is full. `uniforms` is (rows, max_new_tokens)."""
         device = self.model.device
-        on_cpu = device.type == "cpu"
+        look_every = _look_every(device)
         rows = torch.arange(len(self.lengths), device=device)
         draws = uniforms.to(device)
         tokens_RT = torch.full((len(rows), self.max_new_tokens), self.pad_id, device=device)
         logprobs_RT = torch.zeros((len(rows), self.max_new_tokens), device=device)
-        stops = torch.tensor(sorted(set(stop_ids)), device=device, dtype=torch.long)
         done = torch.zeros(len(rows), dtype=torch.bool, device=device)
         for step in range(self.max_new_tokens):
             token, logprob = draw(self.logits, draws[rows, step], temperature)
             tokens_RT[rows, step], logprobs_RT[rows, step] = token, logprob
-            done |= torch.isin(token, stops)
+            done |= stops.are_stops(token)
             if step + 1 == self.max_new_tokens:
                 break
-            if on_cpu or (step + 1) % CUDA_CHECK_EVERY == 0:
+            if (step + 1) % look_every == 0:
+                stops.mark(done, tokens_RT, rows, step + 1)
                 keep = (~done).nonzero().squeeze(1)
                 if len(keep) == 0:
                     break
@@ -209,7 +216,7 @@ class _Decoder:
                     self._keep(keep)
                     rows, done, token = rows[keep], done[keep], token[keep]
             self._advance(token, step)
-        return _collect(tokens_RT, logprobs_RT, set(stop_ids))
+        return _collect(tokens_RT, logprobs_RT, stops)
 
     def _advance(self, token: torch.Tensor, step: int) -> None:
         output = self.model(
@@ -267,6 +274,10 @@ class _Decoder:
         return cache, output.logits[:, -1]
 
 
+def _look_every(device: torch.device) -> int:
+    return 1 if device.type == "cpu" else CUDA_CHECK_EVERY
+
+
 def draw(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row by inverse-CDF sampling, or take the best at temperature 0.
 
@@ -288,10 +299,9 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tu
     return token[:, 0], logprobs.gather(-1, token)[:, 0]
 
 
-def _collect(tokens_RT: torch.Tensor, logprobs_RT: torch.Tensor, stop_ids: set[int]) -> list[Sample]:
+def _collect(tokens_RT: torch.Tensor, logprobs_RT: torch.Tensor, stops: BatchStops) -> list[Sample]:
     samples = []
-    for tokens, logprobs in zip(tokens_RT.tolist(), logprobs_RT.tolist(), strict=True):
-        stop = next((i for i, token in enumerate(tokens) if token in stop_ids), None)
-        end = len(tokens) if stop is None else stop + 1
-        samples.append(Sample(tuple(tokens[:end]), tuple(logprobs[:end]), "length" if stop is None else "stop"))
+    for row, (tokens, logprobs) in enumerate(zip(tokens_RT.tolist(), logprobs_RT.tolist(), strict=True)):
+        end = stops.end_of(row, tokens)
+        samples.append(Sample(tuple(tokens[:end]), tuple(logprobs[:end]), "length" if end is None else "stop"))
     return samples

@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from factagent.episode import OVERLONG
 from factagent.errors import ConfigError, DataError, ServiceError
 from factagent.policies.base import GenerationRequest
-from factagent.policies.chat import ChatCodec
+from factagent.policies.chat import ChatCodec, Inline
 from factagent.policies.sampling import BATCH_TOKENS, generate_batch, uniforms_of
 from factagent.policies.scoring import SCORE_TOKENS, Floats, reply_logprobs
-from factagent.types import Generation
+from factagent.policies.stops import StopStrings
+from factagent.types import Generation, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -57,6 +58,7 @@ class TransformersPolicy:
         self.settings = settings or SamplingSettings()
         self.codec = ChatCodec(tokenizer, _configured_stops(model))
         self.max_prompt_tokens = self._prompt_limit()
+        self._stop_strings: dict[tuple[str, ...], StopStrings | None] = {(): None}
 
     @classmethod
     def load(
@@ -103,6 +105,7 @@ class TransformersPolicy:
             pad_id=self.tokenizer.pad_token_id or 0,
             max_batch_tokens=settings.batch_tokens,
             autocast=settings.autocast,
+            stop_strings=[self._stops(requests[i].stop) for i in fits],
         )
         texts = self.codec.decode_many([sample.response_ids for sample in samples])
         generations = [Generation("", prompt, finish_reason=OVERLONG, prompt_tokens=len(prompt)) for prompt in prompts]
@@ -126,12 +129,27 @@ class TransformersPolicy:
         )
 
     def _encode(self, requests: Sequence[GenerationRequest]) -> list[tuple[int, ...]]:
-        fresh = [i for i, request in enumerate(requests) if request.prefix is None]
-        prompts = dict(zip(fresh, self.codec.encode_prompts([requests[i].messages for i in fresh]), strict=True))
-        continued = [(i, request.messages, request.prefix) for i, request in enumerate(requests) if request.prefix]
-        suffixed = self.codec.encode_continuations([(messages, prefix) for _, messages, prefix in continued])
-        prompts.update(zip((i for i, _, _ in continued), suffixed, strict=True))
+        """The prompts: made anew, continued by messages, or continued by a text inside the assistant's turn."""
+        fresh: dict[int, Sequence[Message]] = {}
+        answered: dict[int, tuple[Sequence[Message], Generation]] = {}
+        inline: dict[int, Inline] = {}
+        for i, request in enumerate(requests):
+            if request.prefix is None:
+                fresh[i] = request.messages
+            elif request.continuation is None:
+                answered[i] = request.messages, request.prefix
+            else:
+                inline[i] = Inline(request.prefix, request.continuation, request.continuation_tokens)
+        codec = self.codec
+        prompts = dict(zip(fresh, codec.encode_prompts(list(fresh.values())), strict=True))
+        prompts.update(zip(answered, codec.encode_continuations(list(answered.values())), strict=True))
+        prompts.update(zip(inline, codec.encode_inline(list(inline.values())), strict=True))
         return [prompts[i] for i in range(len(requests))]
+
+    def _stops(self, stop: tuple[str, ...]) -> StopStrings | None:
+        if stop not in self._stop_strings:
+            self._stop_strings[stop] = StopStrings(self.tokenizer, stop)
+        return self._stop_strings[stop]
 
     def _prompt_limit(self) -> int:
         context = getattr(self.model.config, "max_position_embeddings", None)

@@ -112,9 +112,8 @@ def trajectory_sample(trajectory: Trajectory, advantages_S: Sequence[float], gro
     """One sample for a whole trajectory, for protocols that append.
 
     The prompt of each step must extend the tokens of the step before it (prompt and response), since what lies between
-    two responses is the observation: it is kept in the row and carries no loss. Forced steps have no part in it. Where
-    the observation stands inside the assistant's turn, a sampled end token is not kept in the next prompt; the row
-    shows what the policy read, so that token has no place in it.
+    two responses is the observation: it is kept in the row and carries no loss. Forced steps have no part in it. An
+    end token that the policy sampled stays in the row, also where the observation stands inside the assistant's turn.
 
     Raises:
         DataError: as `step_samples`, and if a prompt does not extend what came before.
@@ -123,36 +122,24 @@ def trajectory_sample(trajectory: Trajectory, advantages_S: Sequence[float], gro
     written = _written(trajectory, advantages_S)
     if not written:
         raise DataError("a trajectory without steps has no tokens to train on; leave it out of the batch")
-    generations = [generation for generation, _ in written]
-    start = len(generations[0].prompt_ids)
-    last = generations[-1]
-    tokens = np.asarray(last.prompt_ids + last.response_ids, np.int64)
-    length = len(tokens) - start
+    start = len(written[0][0].prompt_ids)
+    row: tuple[int, ...] = ()
+    for index, (generation, _) in enumerate(written):
+        if generation.prompt_ids[: len(row)] != row:
+            raise DataError(
+                f"trajectory of member {trajectory.member}: the prompt of step {index} does not extend the tokens of "
+                f"step {index - 1}; build it with `step_samples` if the protocol rebuilds its prompt"
+            )
+        row = generation.prompt_ids + generation.response_ids
+    length = len(row) - start
     step_ids = np.full(length, -1, np.int64)
     old_logprobs, advantages_T = np.zeros(length), np.zeros(length)
     for index, (generation, advantage) in enumerate(written):
-        kept = _kept(generations, index, trajectory.member)
         first = len(generation.prompt_ids) - start
-        span = slice(first, first + kept)
-        step_ids[span], old_logprobs[span], advantages_T[span] = index, generation.logprobs[:kept], advantage
+        span = slice(first, first + len(generation.response_ids))
+        step_ids[span], old_logprobs[span], advantages_T[span] = index, generation.logprobs, advantage
+    tokens = np.asarray(row, np.int64)
     return Sample(tokens[:start], tokens[start:], step_ids >= 0, old_logprobs, advantages_T, group, step_ids)
-
-
-def _kept(generations: Sequence[Generation], index: int, member: int) -> int:
-    """How many of a reply's tokens the next prompt goes on from: all, or all but the end token."""
-    generation = generations[index]
-    size = len(generation.response_ids)
-    if index + 1 == len(generations):
-        return size
-    read, row = generations[index + 1].prompt_ids, generation.prompt_ids + generation.response_ids
-    if read[: len(row)] == row:
-        return size
-    if generation.finish_reason == "stop" and read[: len(row) - 1] == row[:-1]:
-        return size - 1
-    raise DataError(
-        f"trajectory of member {member}: the prompt of step {index + 1} does not extend the tokens of step {index}; "
-        "build it with `step_samples` if the protocol rebuilds its prompt"
-    )
 
 
 def group_samples(
