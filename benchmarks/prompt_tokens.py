@@ -32,7 +32,7 @@ from factagent.episode import MAX_ROUNDS, TOP_K, Episode
 from factagent.evaluation.intervals import bootstrap_mean
 from factagent.policies.base import GenerationRequest
 from factagent.policies.chat import ChatCodec
-from factagent.policies.scripted import Reply, write_reply
+from factagent.policies.scripted_replies import Reply, write_reply
 from factagent.protocols.base import AgentProtocol
 from factagent.protocols.factagent import FactAgentProtocol
 from factagent.protocols.react import ReActProtocol

@@ -14,7 +14,8 @@ from factagent.data.world.build import build_world
 from factagent.data.world.config import WorldConfig
 from factagent.evaluation.runner import evaluate, summarise
 from factagent.policies.base import GenerationRequest
-from factagent.policies.scripted import STYLES, Reply, ScriptedExpert, write_reply
+from factagent.policies.scripted import ScriptedExpert
+from factagent.policies.scripted_replies import STYLES, Reply, write_reply
 from factagent.protocols import build_protocol
 from factagent.protocols.actions import parse_action
 from factagent.protocols.state import State

@@ -12,7 +12,7 @@ torch.set_num_threads(1)
 from pydantic import ValidationError  # noqa: E402
 
 from factagent.policies.chat import ChatCodec  # noqa: E402
-from factagent.policies.scripted import Reply, write_reply  # noqa: E402
+from factagent.policies.scripted_replies import Reply, write_reply  # noqa: E402
 from factagent.protocols.actions import parse_action  # noqa: E402
 from factagent.train.tiny import (  # noqa: E402
     ASSISTANT,

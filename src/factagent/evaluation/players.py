@@ -128,4 +128,4 @@ async def open_player(config: EvalConfig) -> AsyncIterator[Player]:
 def _expert(config: EvalConfig, protocol: AgentProtocol) -> ScriptedExpert:
     model = config.model
     facts = read_facts(model.facts) if model.facts else {}
-    return ScriptedExpert(protocol.prompt.style, model.noise, facts, config.seed)
+    return ScriptedExpert(protocol.prompt.style, model.noise, facts, config.seed, protocol=protocol.name)

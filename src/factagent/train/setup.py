@@ -122,4 +122,4 @@ def replace_settings(policy: TransformersPolicy, *, temperature: float) -> Trans
 def expert_of(config: RunConfig, protocol: AgentProtocol, data: Data) -> ScriptedExpert:
     """The scripted expert for cold start."""
     sft = config.sft
-    return ScriptedExpert(protocol.prompt.style, sft.noise, data.facts, config.seed, sft.haste)
+    return ScriptedExpert(protocol.prompt.style, sft.noise, data.facts, config.seed, sft.haste, protocol.name)
