@@ -1,9 +1,9 @@
 """A method's preset as a layer of a configuration.
 
-A configuration that names a `method` gets the method's preset right below the place that names it: a file and what lies
-over it change the preset, and the preset changes what the file extends. So `--set method=gigpo` makes any file's run one
-of GiGPO, and a file of one's own that names it may set whatever it likes beside it, except for the keys that make the
-method what it is.
+A configuration that names a `method` gets the method's preset right below the place that names it: a file and what
+lies over it change the preset, and the preset changes what the file extends. So `--set method=gigpo` makes any file's
+run one of GiGPO, and a file of one's own that names it may set whatever it likes beside it, except for the keys that
+make the method what it is.
 
 A run directory holds the configuration as it was resolved, every key written out and marked so: no preset is laid below
 it, whatever the presets of a later version say.

@@ -3,7 +3,8 @@
 A file may name another one that it builds on: `extends = "base.toml"`, relative to itself. Tables are merged key by
 key; everything else replaces. Unknown keys and wrong values are errors that name the key, where it was set, and what
 would be right. Where a table is one of several models (`config_choices`), its keys are those of the model that the
-layers up to there name. A `method` brings a layer of its own (`config_presets`). `dump_toml` writes the result so that reading it gives an equal configuration.
+layers up to there name. A `method` brings a layer of its own (`config_presets`). `dump_toml` writes the result so that
+reading it gives an equal configuration.
 """
 
 from __future__ import annotations

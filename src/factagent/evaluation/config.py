@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from factagent.config_presets import Mode, Preset, PresetModel
 from factagent.data.sources import AUTO
 from factagent.episode import MAX_ROUNDS, TOP_K
 from factagent.errors import ConfigError
+from factagent.methods.registry import preset_of
 from factagent.policies.endpoint_settings import EndpointSettings
 from factagent.rollout import RolloutSettings
 
@@ -22,6 +24,10 @@ TINY = "tiny"
 
 EXPERT = "expert"
 """Name of the scripted expert, which reads the gold annotations: an upper bound and a test, never a result."""
+
+
+STYLES = ("full", "terse")
+"""Kinds of built-in prompts, of which every protocol has its own: for chat models, and for tiny policies."""
 
 
 class Table(BaseModel):
@@ -42,14 +48,20 @@ class EpisodeConfig(Table):
     """The method: what the policy reads and writes, and its budgets."""
 
     protocol: str = "factagent"
-    prompt: str = "factagent-full"
-    """A built-in prompt or the path of a prompt file."""
+    prompt: str = Field(default="full", validate_default=True)
+    """A built-in prompt or the path of a prompt file; "full" and "terse" are the protocol's own."""
     max_rounds: int = Field(default=MAX_ROUNDS, ge=1)
     top_k: int = Field(default=TOP_K, ge=1)
     max_new_tokens: int = Field(default=512, ge=1)
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     batch_tokens: int = Field(default=65536, ge=1)
     """Padded tokens that a local sampler runs at once."""
+
+    @field_validator("prompt")
+    @classmethod
+    def _of_protocol(cls, prompt: str, info: ValidationInfo) -> str:
+        """A style alone is the prompt of that style for the protocol."""
+        return f"{info.data['protocol']}-{prompt}" if prompt in STYLES and "protocol" in info.data else prompt
 
 
 class EndpointConfig(EndpointSettings):
@@ -159,7 +171,7 @@ class FailureConfig(Table):
     """A pause that lasts longer ends the command with exit code 75; everything answered is kept."""
 
 
-class EvalConfig(Table):
+class EvalConfig(Table, PresetModel):
     """Everything that decides an evaluation."""
 
     seed: int = 0
@@ -175,6 +187,11 @@ class EvalConfig(Table):
     retriever: RetrieverConfig
     sets: tuple[SetConfig, ...] = Field(min_length=1)
     failures: FailureConfig = FailureConfig()
+
+    @classmethod
+    def preset(cls, method: str, mode: Mode) -> Preset:
+        """How the method plays an episode; how it decodes in training is not how it is evaluated."""
+        return preset_of(method, mode, {"rollout": frozenset(EpisodeConfig.model_fields)})
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -221,19 +238,20 @@ def changed_key(before: EvalConfig, now: EvalConfig) -> tuple[str, object, objec
 
     A retriever's URL may change into another (a server moves), an index may not.
     """
-    for key, old, new in _differences(before.model_dump(mode="json"), now.model_dump(mode="json"), ""):
+    for key, old, new in differences(before.model_dump(mode="json"), now.model_dump(mode="json"), ""):
         moved = key == "retriever.spec" and before.retriever.is_server and now.retriever.is_server
         if not moved and key not in MAY_CHANGE:
             return key, old, new
     return None
 
 
-def _differences(before: object, now: object, at: str) -> Iterator[tuple[str, object, object]]:
+def differences(before: object, now: object, at: str) -> Iterator[tuple[str, object, object]]:
+    """The keys at which two dumped configurations differ, each with both values (None where it is missing)."""
     if isinstance(before, dict) and isinstance(now, dict):
-        for key in before:
-            yield from _differences(before[key], now[key], f"{at}.{key}" if at else key)
+        for key in before | now:
+            yield from differences(before.get(key), now.get(key), f"{at}.{key}" if at else key)
     elif isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         for index, (old, new) in enumerate(zip(before, now, strict=True)):
-            yield from _differences(old, new, f"{at}[{index}]")
+            yield from differences(old, new, f"{at}[{index}]")
     elif before != now:
         yield at, before, now

@@ -80,23 +80,23 @@ def load_method(name: str) -> Method:
     method = _read(base)
     for modifier in modifiers:
         if modifier not in modifier_names():
-            raise ConfigError(f"method '{name}': modifier '{modifier}' is unknown; {_nearest(modifier, modifier_names())}")
+            raise ConfigError(
+                f"method '{name}': modifier '{modifier}' is unknown; {_nearest(modifier, modifier_names())}"
+            )
         method = _modified(method, _read(MODIFIERS + modifier))
     return method
 
 
-def preset_of(method: str, mode: Mode, known: Mapping[str, frozenset[str] | None]) -> Preset:
-    """The preset as a layer of a configuration that has only the tables `known`, and of some only these keys.
+def preset_of(method: str, mode: Mode, known: Mapping[str, frozenset[str]] | None = None) -> Preset:
+    """The preset as a layer of a configuration, which may hold only the keys in `known`, by table (all where None).
 
     Raises:
         ConfigError: there is no such method, or it has no such mode.
     """
-    table = load_method(method).table(mode)
-    kept: dict[str, Any] = {}
-    for name, settings in table.items():
-        if name in known:
-            keys = known[name]
-            kept[name] = {key: value for key, value in settings.items() if keys is None or key in keys}
+    kept = {name: dict(settings) for name, settings in load_method(method).table(mode).items()}
+    if known is not None:
+        tables = {name: table for name, table in kept.items() if name in known}
+        kept = {name: {key: table[key] for key in table if key in known[name]} for name, table in tables.items()}
     fixed = tuple((name, key) for name, key in FIXED if key in kept.get(name, {}))
     return Preset(kept, fixed)
 

@@ -7,10 +7,13 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from factagent.config_presets import Mode, Preset, PresetModel
 from factagent.credit.config import CreditConfig
 from factagent.credit.rule_choice import AnyRule
 from factagent.data.world.config import WorldConfig
 from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
+from factagent.methods.registry import preset_of
+from factagent.protocols import PROTOCOLS
 from factagent.rollout import RolloutSettings
 from factagent.train.cluster import ClusterConfig
 from factagent.train.environment import EnvironmentConfig
@@ -147,7 +150,7 @@ class SftConfig(Table):
     precision: Precision = "bf16"
 
 
-class RunConfig(Table):
+class RunConfig(Table, PresetModel):
     """Everything that decides a run. Same config, seed and machine: same bytes."""
 
     name: str = "factagent"
@@ -168,3 +171,18 @@ class RunConfig(Table):
     sft: SftConfig = SftConfig()
     cluster: ClusterConfig | None = None
     """Machines and servers of `engine = "verl"`; the engine in this process does not read it."""
+
+    @classmethod
+    def preset(cls, method: str, mode: Mode) -> Preset:
+        """Everything that the method sets."""
+        return preset_of(method, mode)
+
+    @model_validator(mode="after")
+    def _facts(self) -> Self:
+        protocol = PROTOCOLS.get(self.rollout.protocol)
+        if self.credit.needs_facts and protocol is not None and not getattr(protocol, "asserts", True):
+            raise ValueError(
+                f"credit.needs_facts is true, but protocol '{self.rollout.protocol}' keeps no facts, so that no answer "
+                "would earn anything; set credit.needs_facts = false"
+            )
+        return self

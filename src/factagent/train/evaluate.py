@@ -39,6 +39,8 @@ def config_of_run(directory: Path, step: int | None = None) -> EvalConfig:
     paths = data_paths(config.data)
     method = config.rollout.model_dump(include=set(EpisodeConfig.model_fields))
     return EvalConfig(
+        method=config.method,
+        mode=config.mode,
         seed=config.seed,
         threads=config.threads,
         model=EvalModelConfig(path=str(_checkpoint(run, step)), device=config.model.device),
