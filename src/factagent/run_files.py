@@ -54,6 +54,18 @@ def lock_directory(directory: Path, lock_path: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def is_locked(lock_path: Path) -> bool:
+    """Whether a process on this host holds the lock now; someone else may take it the moment after."""
+    if not lock_path.exists():
+        return False
+    with lock_path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def append(path: Path, content: bytes) -> None:
     """Append with one open file, or leave the file as it was (a full disk must not leave half a line in the middle)."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -17,12 +17,13 @@ from factagent.analysis.run_view import RunView, number_at
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 COLOURS = ("#2f5d8a", "#c8692b", "#3b8a5a", "#8a4a86", "#a58a1f", "#4aa3b5", "#b0485a", "#5b5b5b")
 """One a run, in order; used again from the start after the eighth."""
 COLUMNS = 3
 _INK, _GRID = "#333333", "#e6e6e6"
-_RC: dict[Any, Any] = {
+RC: dict[Any, Any] = {
     "font.size": 8,
     "font.family": "DejaVu Sans",
     "axes.edgecolor": "#b5b5b5",
@@ -85,7 +86,7 @@ def curves_uri(runs: Sequence[RunView]) -> str | None:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with mpl.rc_context(_RC):
+    with mpl.rc_context(RC):
         rows = -(-len(panels) // COLUMNS)
         height = 2.1 * rows
         figure = Figure(figsize=(10.4, height))
@@ -99,9 +100,19 @@ def curves_uri(runs: Sequence[RunView]) -> str | None:
             _draw(axes, panel, runs)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        stream = io.BytesIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+        return data_uri(svg_of(figure))
+
+
+def svg_of(figure: Figure) -> bytes:
+    """The figure as SVG, the same bytes for the same drawing."""
+    stream = io.BytesIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None})
+    return stream.getvalue()
+
+
+def data_uri(svg: bytes) -> str:
+    """An SVG as a page embeds it."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode("ascii")
 
 
 def _draw(axes: Axes, panel: Panel, runs: Sequence[RunView]) -> None:

@@ -30,6 +30,7 @@ COMMANDS = {
     "train": ("train:train", "Train a policy with reinforcement learning, or resume a run."),
     "sft": ("sft:sft", "Cold-start a policy on correct trajectories."),
     "eval": ("evaluate:evaluate", "Evaluate a model on question sets."),
+    "arena": ("arena:arena", "Train several methods over several seeds and hold them against each other."),
     "compare": ("compare:compare", "Hold evaluations against each other, question by question."),
     "ask": ("ask:ask", "Ask a question of your own documents."),
     "report": ("report:report", "Write one HTML file about one or several runs."),

@@ -132,6 +132,20 @@ def sign_flip(differences: npt.NDArray[np.float64], seed: int, flips: int = FLIP
     return (1 + reached) / (1 + flips)
 
 
+def paired_t(differences: Sequence[float]) -> float | None:
+    """The two-sided p-value of Student's t-test of a mean of paired differences; 1 where all are 0.
+
+    None where the test is not defined: fewer than two differences, or all alike (but for rounding) and not 0.
+    """
+    if len(differences) < 2:
+        return None
+    if max(differences) - min(differences) < 1e-12:
+        return None if abs(differences[0]) > 1e-12 else 1.0
+    from scipy.stats import ttest_1samp
+
+    return float(ttest_1samp(differences, 0.0).pvalue)
+
+
 def _check_versions(runs: Sequence[Path]) -> None:
     summaries = [read_summary(run) for run in runs]
     for name in ("schema", "normalisation"):

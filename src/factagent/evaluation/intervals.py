@@ -1,4 +1,5 @@
-"""95 % intervals: of a mean (bootstrap), of a proportion (Wilson), of a difference on the same questions (paired).
+"""95 % intervals: of a mean (bootstrap, or Student's t for a few runs), of a proportion (Wilson), of a difference on
+the same questions (paired).
 
 Resampling draws from a generator seeded by the caller, so the same values and seed give the same interval.
 """
@@ -43,6 +44,22 @@ def bootstrap_mean(
     """
     data = _checked(values, confidence)
     return Interval(float(data.mean()), *percentiles(resampled_means(values, seed, resamples), confidence))
+
+
+def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """Student's interval of the mean of a few runs: mean +- t s / sqrt(n), t with n - 1 degrees of freedom.
+
+    Raises:
+        ValueError: fewer than two values, or one that is not finite; `confidence` outside (0, 1).
+    """
+    from scipy.stats import t
+
+    data = _checked(values, confidence)
+    if len(data) < 2:
+        raise ValueError("an interval over runs needs at least two")
+    mean, error = float(data.mean()), float(data.std(ddof=1)) / len(data) ** 0.5
+    half = float(t.ppf((1 + confidence) / 2, len(data) - 1)) * error
+    return Interval(mean, mean - half, mean + half)
 
 
 def resampled_means(values: Sequence[float], seed: int, resamples: int = RESAMPLES) -> npt.NDArray[np.float64]:
