@@ -20,10 +20,9 @@ from factagent.protocols.actions import DEFAULT_LIMITS
 from factagent.protocols.base import ContextKind
 from factagent.protocols.boxed import last_boxed
 from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
-from factagent.protocols.search_r1 import EMPTY_FIELD, FIELD_TOO_LONG
+from factagent.protocols.queries import read_query
 from factagent.protocols.state import State
 from factagent.protocols.tags import first_block
-from factagent.protocols.untrusted import plain_line
 from factagent.types import Action, Answer, Assert, Invalid, Message, Search, Step
 
 TOOL = "wikipedia_search"
@@ -152,16 +151,5 @@ def _read_call(content: str) -> Action:
         return Invalid(BAD_CALL, "not JSON")
     match call:
         case {"name": "wikipedia_search", "arguments": {"query": str(query)}}:
-            return _search(query)
+            return read_query(query)
     return Invalid(BAD_CALL, f'not of the form {{"name": "{TOOL}", "arguments": {{"query": "..."}}}}')
-
-
-def _search(query: str) -> Action:
-    query = plain_line(query)
-    if not query:
-        return Invalid(EMPTY_FIELD, "the query is empty")
-    if len(query) > DEFAULT_LIMITS.field_chars:
-        return Invalid(
-            FIELD_TOO_LONG, f"the query has {len(query)} characters; at most {DEFAULT_LIMITS.field_chars} are allowed"
-        )
-    return Search(query)

@@ -2,7 +2,7 @@
 
 A reply counts up to the first `</search>`, else to the first `</answer>`; the leftmost closed pair of tags in it is the
 action. So an answer before a search ends the episode. Actions are read from replies only: tags in a passage are broken
-before they are shown, and prompts are never parsed.
+before they are shown, and prompts are never parsed. What comes back stands behind the reply, in the same turn.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from factagent.protocols.actions import DEFAULT_LIMITS
 from factagent.protocols.inline import InlineProtocol
 from factagent.protocols.prompts import PromptSpec, load_prompt
+from factagent.protocols.queries import read_query
 from factagent.protocols.state import State
 from factagent.protocols.tags import cut_behind, first_block
-from factagent.protocols.untrusted import plain_line
-from factagent.types import Action, Answer, Invalid, Search
+from factagent.types import Action, Answer, Invalid
 
 SEARCH, ANSWER = "search", "answer"
 
@@ -32,9 +31,6 @@ OBSERVATION_TOKENS = 500
 NO_TAGS = "no_tags"
 """Reason of a reply without a closed pair of tags."""
 
-EMPTY_FIELD = "empty_field"
-FIELD_TOO_LONG = "field_too_long"
-
 
 def cut_reply(text: str) -> str:
     """What counts of a reply; the rest is not shown again."""
@@ -42,24 +38,13 @@ def cut_reply(text: str) -> str:
 
 
 def parse_tags(text: str) -> Action:
-    """The action of a reply: total over any string.
-
-    An empty answer is an answer. A query becomes one line of visible text; an empty one, and one of more characters
-    than any parser here takes, is invalid (the original sends both to its server).
-    """
+    """The action of a reply: total over any string. An empty answer is an answer; queries are `read_query`'s."""
     block = first_block(cut_reply(text), (SEARCH, ANSWER))
     if block is None:
         return Invalid(NO_TAGS, "neither <search>...</search> nor <answer>...</answer>")
     if block.name == ANSWER:
         return Answer(block.content.strip())
-    query = plain_line(block.content)
-    if not query:
-        return Invalid(EMPTY_FIELD, "the query is empty")
-    if len(query) > DEFAULT_LIMITS.field_chars:
-        return Invalid(
-            FIELD_TOO_LONG, f"the query has {len(query)} characters; at most {DEFAULT_LIMITS.field_chars} are allowed"
-        )
-    return Search(query)
+    return read_query(block.content)
 
 
 @dataclass(frozen=True)
