@@ -59,7 +59,7 @@ def codec():
 
 def gather(protocol, count, policy=None, settings=SETTINGS, progress=lambda kept, tried: None, **sft):
     config = SftConfig(source="expert", trajectories=count, **sft)
-    policy = policy or ScriptedExpert(protocol.prompt.style)
+    policy = policy or ScriptedExpert(protocol.prompt.style, protocol=protocol.name)
     return list(collect(QUESTIONS, protocol, policy, Shelf(), settings, config, 0, progress))
 
 
@@ -126,7 +126,7 @@ def test_collecting_ends_where_nothing_is_ever_right():
 
 def test_samples_of_a_protocol_that_rebuilds_its_prompt(codec):
     groups = gather(factagent(), 5)
-    samples = sft_samples(groups, factagent(), codec)
+    samples = sft_samples(groups, factagent(), codec, 8)
     steps = [
         (messages, step)
         for group in groups
@@ -145,14 +145,14 @@ def test_samples_of_a_protocol_that_rebuilds_its_prompt(codec):
 def test_samples_of_an_append_protocol_are_token_exact(codec):
     protocol = build_protocol("react", "react-terse")
     groups = gather(protocol, 5, keep="all")
-    trajectories = with_tokens([t for group in groups for t in group.trajectories], codec, append=True)
+    trajectories = [t for group in with_tokens(groups, protocol, codec, 8) for t in group]
     for trajectory in trajectories:
         assert len(trajectory.steps) >= 3
         for before, after in pairwise(step.generation for step in trajectory.steps):
             known = before.prompt_ids + before.response_ids
             assert after.prompt_ids[: len(known)] == known
             assert len(after.prompt_ids) > len(known)
-    samples = sft_samples(groups, protocol, codec)
+    samples = sft_samples(groups, protocol, codec, 8)
     assert len(samples) == 5
     for sample, trajectory in zip(samples, trajectories, strict=True):
         learned = sample.response_ids[sample.loss_mask].tolist()
@@ -168,8 +168,8 @@ def test_samples_of_an_append_protocol_are_token_exact(codec):
 def test_tokens_that_a_policy_sampled_are_never_encoded_again(codec):
     odd = Generation("Prague", (5, 6), (70, 71, 72), (-1.0, -1.0, -1.0))  # not how the tokenizer would write it
     trajectory = Trajectory((Step(Answer("Prague"), odd),), messages=((),))
-    assert with_tokens([trajectory], codec, append=False) == [trajectory]
-    sample = sft_samples([Group(QUESTIONS[0], (trajectory,))], factagent(), codec)[0]
+    assert with_tokens([Group(QUESTIONS[0], (trajectory,))], factagent(), codec, 8) == [[trajectory]]
+    sample = sft_samples([Group(QUESTIONS[0], (trajectory,))], factagent(), codec, 8)[0]
     assert sample.response_ids.tolist() == [70, 71, 72]
 
 
@@ -203,7 +203,7 @@ def make_model(codec):
 
 
 def test_the_loss_falls_and_a_start_in_the_middle_goes_on(codec):
-    samples = sft_samples(gather(factagent(), 5), factagent(), codec)
+    samples = sft_samples(gather(factagent(), 5), factagent(), codec, 8)
     config = SftConfig(batch_size=8, epochs=6, learning_rate=3e-2, precision="fp32")
     model, optimizer = make_model(codec)
     done = list(fit(model, optimizer, samples, config, 0))

@@ -129,7 +129,7 @@ def _sft(config: RunConfig, run: RunDirectory) -> Path:
         _collect_once(config, run, policy)
         groups = [group for _, group, _ in read_groups(run.path, 0)]
         codec = ChatCodec(policy.tokenizer)
-        samples = sft_samples(groups, protocol_of(config.rollout), codec)
+        samples = sft_samples(groups, protocol_of(config.rollout), codec, config.rollout.max_rounds)
         if not samples:
             raise DataError(f"{run.path}: no trajectory passed the filter; sample more, or cold-start from the expert")
         return _fit(config, run, policy, samples)

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from factagent.episode import FORCED
 from factagent.policies.base import Policy, seed_of
-from factagent.policies.chat import ChatCodec
+from factagent.policies.chat import ChatCodec, Inline
 from factagent.protocols.base import AgentProtocol
+from factagent.protocols.state import State
 from factagent.retrieval.base import Retriever
 from factagent.rewards import exact_match
 from factagent.rollout import RolloutSettings, sample_groups
 from factagent.train.config import SftConfig
 from factagent.train.forward import masked_logits
 from factagent.train.samples import Sample, collate, step_samples, trajectory_sample
-from factagent.types import Assert, Group, Invalid, Question, Step, Trajectory
+from factagent.types import Assert, Group, Invalid, Message, Question, Step, Trajectory
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -36,15 +38,18 @@ BUCKET = 16
 """Batches whose samples are sorted by length together."""
 
 
-def keeps(question: Question, trajectory: Trajectory, keep: str) -> bool:
-    """Whether rejection sampling keeps a trajectory; "correct": right answer, an assert, nothing invalid."""
+def keeps(question: Question, trajectory: Trajectory, keep: str, *, asserts: bool = True) -> bool:
+    """Whether rejection sampling keeps a trajectory.
+
+    "correct": right answer, nothing invalid, and an assert where the protocol `asserts`. "all": anything but failures.
+    """
     if keep == "all":
         return bool(trajectory.steps) and not trajectory.stop_reason.is_failure
     actions = [step.action for step in trajectory.steps]
     return (
         trajectory.answer is not None
         and exact_match(trajectory.answer, question.answers) == 1.0
-        and any(isinstance(action, Assert) for action in actions)
+        and (not asserts or any(isinstance(action, Assert) for action in actions))
         and not any(isinstance(action, Invalid) for action in actions)
     )
 
@@ -72,7 +77,11 @@ def collect(
             batch = [questions[i] for i in order[start : start + COLLECT_BATCH]]
             groups = sample_groups(batch, protocol, policy, retriever, settings, (seed, "sft", epoch))
             for group in groups:
-                good = tuple(t for t in group.trajectories if keeps(group.question, t, config.keep))
+                good = tuple(
+                    trajectory
+                    for trajectory in group.trajectories
+                    if keeps(group.question, trajectory, config.keep, asserts=protocol.asserts)
+                )
                 tried += len(group.trajectories)
                 good = good[: config.trajectories - kept]
                 kept += len(good)
@@ -86,45 +95,81 @@ def collect(
             return
 
 
-def with_tokens(trajectories: Sequence[Trajectory], codec: ChatCodec, *, append: bool) -> list[Trajectory]:
+def with_tokens(
+    groups: Sequence[Group], protocol: AgentProtocol, codec: ChatCodec, max_rounds: int
+) -> list[list[Trajectory]]:
     """Give trajectories written as text (a scripted policy's) the tokens that the trained policy would read and write.
 
-    Steps that have tokens keep them: what a policy sampled is never encoded again.
+    Steps that have tokens keep them: what a policy sampled is never encoded again. Forced steps have none.
+
+    Args:
+        groups: trajectories with their prompts recorded.
+        protocol: under which they were made.
+        codec: of the policy that is trained.
+        max_rounds: of the episodes, where a prompt tells it.
     """
-    flat = [(messages, step) for t in trajectories for messages, step in zip(t.messages, t.steps, strict=True)]
-    if all(step.generation.response_ids for _, step in flat):
-        return list(trajectories)
-    replies = iter(codec.encode_replies([step.generation.text for _, step in flat]))
-    prompts = iter(codec.encode_prompts([messages for messages, _ in flat]) if not append else ())
-    result: list[Trajectory] = []
-    for trajectory in trajectories:
-        steps: list[Step] = []
-        for messages, step in zip(trajectory.messages, trajectory.steps, strict=True):
+    flat = [(group.question, trajectory) for group in groups for trajectory in group.trajectories]
+    written = [step for _, trajectory in flat for step in trajectory.steps if not _is_forced(step)]
+    if all(step.generation.response_ids for step in written):
+        return [list(group.trajectories) for group in groups]
+    fresh = [
+        messages
+        for _, trajectory in flat
+        for i, messages in enumerate(trajectory.messages)
+        if not _is_forced(trajectory.steps[i]) and _starts_anew(protocol, trajectory.steps[:i])
+    ]
+    prompts = iter(codec.encode_prompts(fresh))
+    replies = iter(codec.encode_replies([step.generation.text for step in written], protocol.stop))
+    encoded = iter([_encoded(State(q, max_rounds), t, protocol, codec, prompts, replies) for q, t in flat])
+    return [[next(encoded) for _ in group.trajectories] for group in groups]
+
+
+def _encoded(
+    state: State,
+    trajectory: Trajectory,
+    protocol: AgentProtocol,
+    codec: ChatCodec,
+    prompts: Iterator[tuple[int, ...]],
+    replies: Iterator[tuple[int, ...]],
+) -> Trajectory:
+    """The trajectory with tokens; those of fresh prompts and of replies come in the order in which they are needed."""
+    for messages, step in zip(trajectory.messages, trajectory.steps, strict=True):
+        if not _is_forced(step):
+            fresh = _starts_anew(protocol, state.steps)
+            prompt = next(prompts) if fresh else _continued(messages, state, protocol, codec)
             reply = next(replies)
-            if not append:
-                prompt = next(prompts)
-            elif steps:
-                prompt = codec.encode_continuation(messages, steps[-1].generation)
-            else:
-                prompt = codec.encode_prompt(messages)
             tokens = replace(step.generation, prompt_ids=prompt, response_ids=reply, logprobs=(0.0,) * len(reply))
-            steps.append(replace(step, generation=tokens))
-        result.append(replace(trajectory, steps=tuple(steps)))
-    return result
+            step = replace(step, generation=tokens)
+        state = replace(state, steps=(*state.steps, step))
+    return replace(trajectory, steps=state.steps)
 
 
-def sft_samples(groups: Sequence[Group], protocol: AgentProtocol, codec: ChatCodec) -> list[Sample]:
+def _continued(messages: Sequence[Message], state: State, protocol: AgentProtocol, codec: ChatCodec) -> tuple[int, ...]:
+    """The last reply's tokens and what followed them, as a message or inside the assistant's turn."""
+    last, text = state.steps[-1].generation, protocol.continuation(state)
+    if text is None:
+        return codec.encode_continuation(messages, last)
+    return codec.encode_inline([Inline(last, text, protocol.observation_tokens)])[0]
+
+
+def _starts_anew(protocol: AgentProtocol, before: Sequence[Step]) -> bool:
+    return protocol.context != "append" or not before or _is_forced(before[-1])
+
+
+def _is_forced(step: Step) -> bool:
+    return step.generation.finish_reason == FORCED
+
+
+def sft_samples(groups: Sequence[Group], protocol: AgentProtocol, codec: ChatCodec, max_rounds: int) -> list[Sample]:
     """The samples of kept trajectories; each token counts alike."""
-    append = protocol.context == "append"
     samples: list[Sample] = []
-    flat = [(index, trajectory) for index, group in enumerate(groups) for trajectory in group.trajectories]
-    tokens = with_tokens([trajectory for _, trajectory in flat], codec, append=append)
-    for (index, _), trajectory in zip(flat, tokens, strict=True):
-        ones = [1.0] * len(trajectory.steps)
-        if append:
-            samples.append(trajectory_sample(trajectory, ones, index))
-        else:
-            samples += step_samples(trajectory, ones, index)
+    for index, trajectories in enumerate(with_tokens(groups, protocol, codec, max_rounds)):
+        for trajectory in trajectories:
+            ones = [1.0] * len(trajectory.steps)
+            if protocol.context == "append":
+                samples.append(trajectory_sample(trajectory, ones, index))
+            else:
+                samples += step_samples(trajectory, ones, index)
     return samples
 
 
