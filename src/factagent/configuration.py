@@ -9,8 +9,6 @@ reading it gives an equal configuration.
 
 from __future__ import annotations
 
-import json
-import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as dataclass_fields
@@ -25,13 +23,12 @@ from pydantic import BaseModel, ValidationError
 from factagent.config_choices import Choice, carried_over, choice_of
 from factagent.config_presets import RESOLVED, Layer, is_resolved, take_resolved, with_preset
 from factagent.errors import ConfigError
+from factagent.toml_text import toml_text
 
 Model = TypeVar("Model", bound=BaseModel)
 
 EXTENDS = "extends"
 """The top-level key of a file that names the file it builds on."""
-
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def load_config(
@@ -72,7 +69,7 @@ def dump_toml(config: BaseModel) -> str:
         ConfigError: a key is None although its default is not, so that leaving it out would change it.
     """
     _check_none(config, ())
-    text = "\n".join(_toml_table(config.model_dump(mode="json"), ())).strip("\n") + "\n"
+    text = toml_text(config.model_dump(mode="json"))
     return f"{RESOLVED} = true\n{text}" if is_resolved(config) else text
 
 
@@ -250,37 +247,3 @@ def _check_none(config: BaseModel, at: tuple[str, ...]) -> None:
             raise ConfigError(f"key '{_dotted((*at, name))}' is none, which a TOML file cannot say")
         if isinstance(value, BaseModel):
             _check_none(value, (*at, name))
-
-
-def _toml_table(table: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[str]:
-    """Lines of a table: its own keys first, then its subtables under their headers."""
-    subtables = {key: value for key, value in table.items() if isinstance(value, dict)}
-    if at:
-        yield from ("", f"[{'.'.join(map(_toml_key, at))}]")
-    for key, value in table.items():
-        if value is not None and key not in subtables:
-            yield f"{_toml_key(key)} = {_toml_value(value)}"
-    for key, value in subtables.items():
-        yield from _toml_table(value, (*at, key))
-
-
-def _toml_value(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case str():
-            # JSON escapes what TOML wants escaped, except for DEL.
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
-        case list():
-            return f"[{', '.join(map(_toml_value, value))}]"
-        case dict():
-            pairs = (f"{_toml_key(key)} = {_toml_value(item)}" for key, item in value.items() if item is not None)
-            return f"{{{', '.join(pairs)}}}"
-        case _:
-            raise ConfigError(f"a {type(value).__name__} cannot be written as TOML")
-
-
-def _toml_key(key: str) -> str:
-    return key if _BARE_KEY.fullmatch(key) else _toml_value(key)

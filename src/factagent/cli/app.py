@@ -31,6 +31,7 @@ COMMANDS = {
     "sft": ("sft:sft", "Cold-start a policy on correct trajectories."),
     "eval": ("evaluate:evaluate", "Evaluate a model on question sets."),
     "arena": ("arena:arena", "Train several methods over several seeds and hold them against each other."),
+    "methods": ("methods:methods", "List the methods, or print what one of them sets."),
     "compare": ("compare:compare", "Hold evaluations against each other, question by question."),
     "ask": ("ask:ask", "Ask a question of your own documents."),
     "report": ("report:report", "Write one HTML file about one or several runs."),
