@@ -24,6 +24,7 @@ from factagent.policies.base import seed_of
 from factagent.train.config import CriticConfig, LearnerConfig
 from factagent.train.forward import projected
 from factagent.train.gae import Floats, split_at
+from factagent.train.learner import UpdateReport
 from factagent.train.loss import non_finite
 from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches
 
@@ -66,14 +67,6 @@ class ValueStats:
         return ValueStats(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
 
 
-@dataclass(frozen=True)
-class CriticReport:
-    """What one batch did: figures to log, and how many updates were skipped as not finite."""
-
-    metrics: dict[str, float]
-    skipped: int
-
-
 class Critic:
     """Holds the value model and its optimiser.
 
@@ -105,7 +98,7 @@ class Critic:
 
     def update(
         self, samples: Sequence[Sample], values: Sequence[Floats], returns: Sequence[Floats], batch_index: int
-    ) -> CriticReport:
+    ) -> UpdateReport:
         """Move the values towards the returns.
 
         Args:
@@ -132,7 +125,7 @@ class Critic:
             "critic_grad_norm": sum(norms) / max(1, len(norms)),
             "critic_learning_rate": rate,
         }
-        return CriticReport(metrics, skipped)
+        return UpdateReport(metrics, skipped)
 
     def _optimise(
         self, samples: list[Sample], values: list[Floats], returns: list[Floats]

@@ -28,6 +28,10 @@ class UpdateReport:
     metrics: dict[str, float]
     skipped: int
 
+    def joined(self, other: UpdateReport) -> UpdateReport:
+        """The figures of both; an update that either skipped counts."""
+        return UpdateReport(self.metrics | other.metrics, self.skipped + other.skipped)
+
 
 class Learner:
     """Holds the policy, its frozen reference and the optimiser.
@@ -97,16 +101,15 @@ class Learner:
         for indices in micro_batches(samples, self.config.token_budget):
             rows = [samples[i] for i in indices]
             batch = {name: tensor.to(self.device) for name, tensor in collate(rows).items()}
-            reference_N = self._reference_logprobs(batch).double().cpu().numpy()
+            reference_N = self._frozen_logprobs(self.reference, batch).double().cpu().numpy()
             old_N = np.concatenate([row.old_logprobs[row.loss_mask] for row in rows])
-            found |= zip(indices, split_at(old_N - reference_N, [count_loss_tokens([row]) for row in rows]), strict=True)
+            counts = [count_loss_tokens([row]) for row in rows]
+            found |= zip(indices, split_at(old_N - reference_N, counts), strict=True)
         return [found[i] for i in range(len(samples))]
 
-    def _reference_logprobs(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        assert self.reference is not None
+    def _frozen_logprobs(self, model: PreTrainedModel, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         with torch.no_grad():
-            logits = masked_logits(self.reference, batch, self.config.precision)
-            return token_logprobs(logits, batch, self.temperature)
+            return token_logprobs(masked_logits(model, batch, self.config.precision), batch, self.temperature)
 
     def _optimise(self, samples: list[Sample]) -> tuple[LossStats, float | None]:
         """One optimiser step; the gradient norm, or None where something was not finite and the step was skipped."""
@@ -127,8 +130,8 @@ class Learner:
     def _backward(self, batch: dict[str, torch.Tensor], n_loss_tokens: int) -> LossStats:
         mask = batch["loss_mask"]
         # A reference kept for the reward alone has no part in the loss.
-        needed = self.reference is not None and self.config.kl_coef > 0
-        reference = self._reference_logprobs(batch) if needed else None
+        needed = self.reference if self.config.kl_coef > 0 else None
+        reference = None if needed is None else self._frozen_logprobs(needed, batch)
         logits = masked_logits(self.model, batch, self.config.precision)
         logprobs = token_logprobs(logits, batch, self.temperature)
         with torch.set_grad_enabled(self.config.entropy_coef > 0):

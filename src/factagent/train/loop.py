@@ -17,23 +17,31 @@ import numpy as np
 
 from factagent.credit.assign import GroupCredit
 from factagent.credit.encoders import Encoder
+from factagent.credit.gae import GaeConfig
 from factagent.credit.rule_choice import assign
 from factagent.errors import TryAgainError
 from factagent.evaluation.local import protocol_of
 from factagent.evaluation.progress import make_progress
 from factagent.evaluation.runner import QuestionResult, evaluate, score, summarise
+from factagent.methods.measure import measure
+from factagent.methods.sampling import sample
 from factagent.policies.base import seed_of
 from factagent.policies.transformers import TransformersPolicy
-from factagent.rollout import sample_groups
 from factagent.runs import RunDirectory
 from factagent.train.checkpoint import Checkpoint, discard_after
 from factagent.train.config import RunConfig
+from factagent.train.critic import Critic
+from factagent.train.environment import Environment
 from factagent.train.interrupt import Interrupt
 from factagent.train.learner import Learner
 from factagent.train.samples import Sample, group_samples
-from factagent.train.session import restore_training_state, save_training_state
+from factagent.train.session import restore_part, restore_training_state, save_training_state
 from factagent.train.setup import Data, greedy
+from factagent.train.token_credit import CriticCredit
 from factagent.types import Group, Invalid, Question
+
+CRITIC = "critic"
+"""Where a checkpoint keeps the critic."""
 
 
 @dataclass
@@ -96,10 +104,19 @@ class Trainer:
         self.policy = policy
         self.data = data
         self.protocol = protocol_of(config.rollout)
+        self.environment = Environment(config.environment, data.retriever, data.train, config.schedule.steps)
         self.encoder: Encoder = config.credit.load_encoder()
         self.learner = Learner(
-            policy.model, config.learner, config.rollout.temperature, reference.model if reference else None
+            policy.model,
+            config.learner,
+            config.rollout.temperature,
+            reference.model if reference else None,
+            keep_reference=isinstance(config.credit, GaeConfig) and config.credit.kl_in_reward > 0,
         )
+        self.critic: CriticCredit | None = None
+        if isinstance(config.credit, GaeConfig):
+            critic = Critic(policy.model, config.critic, config.learner, config.seed)
+            self.critic = CriticCredit(config.credit, critic, self.learner)
         self.step = 0
         self.best = (-1.0, 0)
         self.non_finite = 0
@@ -142,22 +159,34 @@ class Trainer:
         step = self.step + 1
         with clock.phase("rollout"):
             questions = questions_of_step(self.data.train, step, config.schedule.questions_per_step, config.seed)
-            groups = sample_groups(
-                questions,
-                self.protocol,
-                self.policy,
-                self.data.retriever,
-                config.rollout.settings(),
-                (config.seed, "train", step),
-            )
+            settings, retriever = config.rollout.settings(), self.environment.at(step)
+            where = (self.protocol, self.policy, retriever, settings)
+            sampled = sample(questions, *where, (config.seed, "train", step), config.credit)
+            groups = sampled.groups
+        with clock.phase("measure"):
+            key = (config.seed, "measure", step)
+            measured = measure(groups, config.credit, *where, key, sampled.trees)
         with clock.phase("credit"):
-            credits = assign(groups, config.credit, self.encoder)
-            samples = samples_of(groups, credits, append=self.protocol.context == "append")
+            credits = assign(groups, config.credit, self.encoder, measured)
+            samples = samples_of(
+                groups,
+                credits,
+                append=self.protocol.context == "append",
+                compares_members=config.credit.compares_members,
+            )
+            valued = self.critic.assess(groups, credits, samples) if self.critic else None
+            if valued:
+                samples, credits = valued.samples, valued.credits
         with clock.phase("learn"):
             report = self.learner.update(samples, self.step)
+            if self.critic and valued:
+                report = report.joined(self.critic.teach(valued, self.step))
         self.step = step
         self.non_finite = self.non_finite + 1 if report.skipped else 0
         row: dict[str, Any] = {"step": step, **rollout_metrics(groups, credits), **report.metrics}
+        row["sampled_tokens"] = float(sampled.tokens)
+        row["measure_tokens"] = float(measured.tokens) if measured else 0.0
+        row["environment_noise"] = self.environment.noise(step)
         row["updates_skipped"] = report.skipped
         row["questions_seen"] = step * config.schedule.questions_per_step
         self.parse_errors.append(row["parse_error_rate"])
@@ -211,10 +240,13 @@ class Trainer:
             state,
             keep_last=self.config.schedule.keep_last,
             protect=(self.best[1],),
+            parts={CRITIC: self.critic.part} if self.critic else None,
         )
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = restore_training_state(checkpoint, self.policy.model, self.learner.optimizer)
+        if self.critic:
+            restore_part(checkpoint, CRITIC, self.critic.critic.model, self.critic.critic.optimizer)
         self.step = int(state["step"])
         self.best = (float(state["best"][0]), int(state["best"][1]))
         self.non_finite = int(state["non_finite"])
@@ -237,13 +269,23 @@ class Trainer:
         return None
 
 
-def samples_of(groups: Sequence[Group], credits: Sequence[GroupCredit], *, append: bool) -> list[Sample]:
-    """The samples of a batch; trajectories that left the statistics give none."""
+def samples_of(
+    groups: Sequence[Group], credits: Sequence[GroupCredit], *, append: bool, compares_members: bool = True
+) -> list[Sample]:
+    """The samples of a batch; trajectories that left the statistics give none.
+
+    Args:
+        groups: the batch.
+        credits: its ledger.
+        append: one row a trajectory instead of one a step.
+        compares_members: the rule's; where it is true, a group with one counted member gives none either.
+    """
     samples: list[Sample] = []
+    least = 2 if compares_members else 1
     for index, (group, credit) in enumerate(zip(groups, credits, strict=True)):
         counted = sum(not trajectory.excluded for trajectory in credit.trajectories)
         advantages = [
-            None if trajectory.excluded or counted < 2 else [step.advantage for step in trajectory.steps]
+            None if trajectory.excluded or counted < least else [step.advantage for step in trajectory.steps]
             for trajectory in credit.trajectories
         ]
         samples += group_samples(group, advantages, index, append=append)

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from factagent.credit.assign import GroupCredit, StepCredit, TrajectoryCredit
 from factagent.credit.gae import GaeConfig
 from factagent.episode import FORCED
+from factagent.train.checkpoint import Part
+from factagent.train.critic import Critic
 from factagent.train.gae import Floats, advantages_and_returns, explained_variance, split_at, token_rewards, whiten
+from factagent.train.learner import Learner, UpdateReport
 from factagent.train.samples import Sample
 from factagent.types import Group
 
@@ -27,15 +30,47 @@ class TokenCredit:
 
     Attributes:
         samples: the given ones with per-token advantages (0 where no loss is carried).
-        returns: what the critic shall learn, one array a sample over its loss tokens.
+        values: the given ones.
+        returns: what the critic shall learn, aligned with the values.
         credits: the given ledger, each step with the mean advantage of its tokens.
         metrics: figures to log.
     """
 
     samples: list[Sample]
+    values: Sequence[Floats]
     returns: list[Floats]
     credits: list[GroupCredit]
     metrics: dict[str, float]
+
+
+class CriticCredit:
+    """What a rule with a critic does around an update of the policy: assess the batch, then teach the critic.
+
+    Args:
+        rule: its options.
+        critic: the values.
+        learner: the policy's, which has the reference for a KL in the reward.
+    """
+
+    def __init__(self, rule: GaeConfig, critic: Critic, learner: Learner) -> None:
+        self.rule = rule
+        self.critic = critic
+        self.learner = learner
+
+    def assess(self, groups: Sequence[Group], credits: Sequence[GroupCredit], samples: Sequence[Sample]) -> TokenCredit:
+        """Per-token advantages of a batch from the critic as it is now."""
+        divergences = self.learner.divergences(samples) if self.rule.kl_in_reward > 0 else None
+        return token_credit(groups, credits, samples, self.critic.values(samples), divergences, self.rule)
+
+    def teach(self, batch: TokenCredit, batch_index: int) -> UpdateReport:
+        """Move the values towards the returns; figures of the values and of the update."""
+        report = self.critic.update(batch.samples, batch.values, batch.returns, batch_index)
+        return UpdateReport(batch.metrics | report.metrics, report.skipped)
+
+    @property
+    def part(self) -> Part:
+        """What a checkpoint keeps of the critic."""
+        return Part(self.critic.model.state_dict(), self.critic.optimizer)
 
 
 def token_credit(
@@ -73,7 +108,7 @@ def token_credit(
     metrics = _metrics(raw, chained_values, returns, rewards)
     advantages_R, returns_R = (_by_row(chained, chains, lengths) for chained in (final, returns))
     trained = [_with_advantages(sample, row) for sample, row in zip(samples, advantages_R, strict=True)]
-    return TokenCredit(trained, returns_R, _ledger(groups, credits, trained, chains), metrics)
+    return TokenCredit(trained, values, returns_R, _ledger(groups, credits, trained, chains), metrics)
 
 
 def _chains(samples: Sequence[Sample]) -> list[list[int]]:
@@ -106,10 +141,7 @@ def _ledger(
     for chain in chains:
         first = samples[chain[0]]
         forced = np.array(
-            [
-                step.generation.finish_reason == FORCED
-                for step in groups[first.group].trajectories[first.member].steps
-            ]
+            [step.generation.finish_reason == FORCED for step in groups[first.group].trajectories[first.member].steps]
         )
         means_S = np.zeros(len(forced))
         means_S[~forced] = _step_means([samples[row] for row in chain], int((~forced).sum()))
