@@ -163,7 +163,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
 
 def test_an_unknown_name_lists_the_built_in_ones() -> None:
     with pytest.raises(
-        ConfigError, match=r"prompt 'ful': no such file, .* factagent-full, factagent-terse, react-full"
+        ConfigError, match=r"prompt 'ful': no such file, .* factagent-full, factagent-terse, gigpo-full"
     ):
         load_prompt("ful")
 

@@ -60,6 +60,10 @@ def _in_tags(reply: Reply, style: str) -> str:
     return _joined(style, _thought(reply, style), _tagged(reply.action, style))
 
 
+def _in_tags_without_thought(reply: Reply, style: str) -> str:
+    return _tagged(reply.action, style)
+
+
 def _in_tags_refining(reply: Reply, style: str) -> str:
     if reply.refined is None:
         return _in_tags(reply, style)
@@ -100,7 +104,7 @@ FORMATS: dict[str, Callable[[Reply, str], str]] = {
     "search-r1": _in_tags,
     "zerosearch": _in_tags,
     "gigpo": _in_tags,
-    "rag": _in_tags,
+    "rag": _in_tags_without_thought,
     "autorefine": _in_tags_refining,
     "research": _in_tags_boxing,
     "memsearcher": _in_tool_calls,
