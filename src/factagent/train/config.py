@@ -120,7 +120,7 @@ class AlarmConfig(Table):
     parse_error_steps: int = Field(default=5, ge=1)
     non_finite_steps: int = Field(default=3, ge=1)
     failed_share: float = Field(default=0.5, gt=0, le=1)
-    """Share of a step's trajectories that failing servers ended (reliability.md R7)."""
+    """Share of a step's trajectories that failing searches ended (reliability.md R7)."""
     ignore: bool = False
 
 

@@ -120,6 +120,7 @@ class Trainer:
         self.step = 0
         self.best = (-1.0, 0)
         self.non_finite = 0
+        self.failed_share = 0.0
         self.parse_errors: deque[float] = deque(maxlen=config.alarms.parse_error_steps)
         self.resumed_from = None if checkpoint is None else checkpoint.step
         if checkpoint is not None:
@@ -184,12 +185,13 @@ class Trainer:
         self.step = step
         self.non_finite = self.non_finite + 1 if report.skipped else 0
         row: dict[str, Any] = {"step": step, **rollout_metrics(groups, credits), **report.metrics}
-        row["sampled_tokens"] = float(sampled.tokens)
+        row["response_tokens"] = float(sampled.tokens)  # what members of a tree share was sampled once
         row["measure_tokens"] = float(measured.tokens) if measured else 0.0
         row["environment_noise"] = self.environment.noise(step)
         row["updates_skipped"] = report.skipped
         row["questions_seen"] = step * config.schedule.questions_per_step
         self.parse_errors.append(row["parse_error_rate"])
+        self.failed_share = row["failed_trajectories"] / sum(len(group.trajectories) for group in groups)
         every = config.schedule.eval_every
         if every and step % every == 0:
             with clock.phase("eval"):
@@ -255,12 +257,16 @@ class Trainer:
         discard_after(self.run.checkpoints, self.step)
 
     def _alarm(self) -> str | None:
-        """Why the run must stop, if it must (reliability.md R5)."""
+        """Why the run must stop, if it must (reliability.md R5 and R7)."""
         alarms, rates = self.config.alarms, self.parse_errors
         if alarms.ignore:
             return None
         if self.non_finite >= alarms.non_finite_steps:
             return f"loss or gradients were not finite for {self.non_finite} steps in a row; lower the learning rate"
+        if self.failed_share > alarms.failed_share:
+            return (
+                f"{self.failed_share:.0%} of the trajectories failed: {self.environment.error}; resume when it answers"
+            )
         if len(rates) == alarms.parse_error_steps and min(rates) > alarms.parse_error_rate:
             return (
                 f"more than {alarms.parse_error_rate:.0%} of the actions could not be parsed for {len(rates)} steps: "
