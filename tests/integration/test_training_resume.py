@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -18,7 +19,7 @@ torch.set_num_threads(1)
 from safetensors.torch import load_file  # noqa: E402
 
 from factagent.configuration import dump_toml, load_config  # noqa: E402
-from factagent.errors import TryAgainError, UsageError  # noqa: E402
+from factagent.errors import DataError, TryAgainError, UsageError  # noqa: E402
 from factagent.runs import RunDirectory, metrics_digest, read_groups, read_metrics  # noqa: E402
 from factagent.train.checkpoint import checkpoint_steps, load_checkpoint  # noqa: E402
 from factagent.train.config import RunConfig  # noqa: E402
@@ -28,6 +29,14 @@ from factagent.train.setup import load_data, load_policy  # noqa: E402
 
 STEPS = 6
 
+GAE = (
+    "credit={rule='gae', kl_in_reward=0.05, lam=0.95}",
+    "learner.kl_coef=0",
+    "critic.learning_rate=1e-2",
+    "critic.warmup_steps=2",
+    "critic.updates_per_batch=2",
+)
+
 
 def config_of(path: Path, *overrides: str) -> RunConfig:
     return load_config(RunConfig, path, overrides)
@@ -36,7 +45,9 @@ def config_of(path: Path, *overrides: str) -> RunConfig:
 def hashes(run: Path, step: int = STEPS) -> dict[str, str]:
     """Everything that must be equal: weights, optimizer, state with random states, metrics, trajectories."""
     checkpoint = run / "checkpoints" / f"step-{step}"
-    names = ("model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json")
+    names = ["model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json"]
+    if (checkpoint / "critic").is_dir():
+        names += [f"critic/{name}" for name in names[:3]]
     result = {name: hashlib.sha256((checkpoint / name).read_bytes()).hexdigest() for name in names}
     result["metrics"] = metrics_digest(run)
     result["trajectories"] = hashlib.sha256(repr(list(read_groups(run))).encode()).hexdigest()
@@ -117,8 +128,10 @@ def test_on_resume_the_reference_is_the_initial_policy(config_file, tiny_build, 
         ("learner.precision=bf16", "rollout.precision=bf16"),
         ("learner.updates_per_batch=2", "learner.llds_coef=0.2", "learner.warmup_steps=3", "learner.weight_decay=0.01"),
         ("rollout.protocol=react", "rollout.prompt=react-terse", "credit.process_weight=0"),
+        GAE,
+        (*GAE, "rollout.protocol=react", "rollout.prompt=react-terse", "rollout.group_size=1"),
     ],
-    ids=["bf16", "several updates", "append"],
+    ids=["bf16", "several updates", "append", "critic", "critic, append, groups of one"],
 )
 def test_other_settings_resume_bit_for_bit(config_file, tmp_path, settings):
     settings = (*settings, "schedule.steps=3", "schedule.eval_every=0")
@@ -126,6 +139,43 @@ def test_other_settings_resume_bit_for_bit(config_file, tmp_path, settings):
     start_training(config_of(config_file, *settings), tmp_path / "run", steps=1)
     resume_training(tmp_path / "run")
     assert hashes(tmp_path / "run", 3) == hashes(tmp_path / "whole", 3)
+
+
+def test_a_critic_is_trained_and_kept_whole(config_file, tmp_path):
+    settings = (*GAE, "rollout.group_size=1", "schedule.questions_per_step=8", "schedule.eval_every=0")
+    start_training(config_of(config_file, *settings), tmp_path / "run", steps=4)
+    rows = read_metrics(tmp_path / "run")
+    assert [row["updates_skipped"] for row in rows] == [0] * 4
+    assert all(np.isfinite(row["critic_loss"]) and row["critic_grad_norm"] > 0 for row in rows)
+    assert [row["critic_learning_rate"] for row in rows] == pytest.approx([5e-3, 1e-2, 1e-2, 1e-2])
+    assert all(row["gae_advantage_std"] > 0 and row["grad_norm"] > 0 for row in rows)
+    assert abs(rows[0]["critic_value_mean"]) < 0.1
+    # The reference is the initial policy, so the KL in the first reward is 0; later ones have left it.
+    assert rows[0]["reward_with_kl"] == pytest.approx(rows[0]["reward"], abs=1e-5)
+    assert rows[-1]["reward_with_kl"] != pytest.approx(rows[-1]["reward"], abs=1e-4)
+    checkpoint = load_checkpoint(tmp_path / "run" / "checkpoints" / "step-4")
+    critic = checkpoint.weights("critic")
+    assert critic["head.weight"].shape == (1, 32)
+    policy = checkpoint.weights()
+    assert not any(name.startswith(("backbone", "head.")) for name in policy)
+    assert not torch.equal(critic["backbone.norm.weight"], policy["model.norm.weight"])
+    ledger = [credit for _, _, credit in read_groups(tmp_path / "run")]
+    trajectories = [trajectory for credit in ledger for trajectory in credit["trajectories"]]
+    steps = [step for trajectory in trajectories for step in trajectory["steps"]]
+    assert len(trajectories) == 32
+    assert all(step["advantage"] == step["process"] for step in steps)
+    assert len({step["advantage"] for step in steps}) > len(steps) // 2
+    assert all(trajectory["outcome_advantage"] == 0 for trajectory in trajectories)
+
+
+def test_a_checkpoint_without_a_critic_cannot_go_on_with_one(config_file, tmp_path):
+    plain = config_of(config_file, "schedule.eval_every=0")
+    start_training(plain, tmp_path / "run", steps=1)
+    run = RunDirectory.open(tmp_path / "run")
+    config = config_of(config_file, *GAE)
+    checkpoint = load_checkpoint(run.checkpoints / "step-1")
+    with pytest.raises(DataError, match=r"step-1: holds no 'critic'; it was written under another configuration"):
+        Trainer(config, run, load_policy(config), load_data(config.data), checkpoint)
 
 
 def test_fewer_steps_than_are_done_are_refused(whole):

@@ -129,9 +129,7 @@ def test_the_gradient_is_that_of_half_the_mean_squared_error(policy):
     critic, samples = critic_of(policy), make_samples()
     returns = [np.linspace(-1, 1, int(sample.loss_mask.sum())) for sample in samples]
     other = critic_of(policy)
-    errors = [
-        by_hand(other, sample) - torch.tensor(row).float() for sample, row in zip(samples, returns, strict=True)
-    ]
+    errors = [by_hand(other, sample) - torch.tensor(row).float() for sample, row in zip(samples, returns, strict=True)]
     loss = 0.5 * (torch.cat(errors) ** 2).mean()
     loss.backward()
     report = critic.update(samples, critic.values(samples), returns, 0)
