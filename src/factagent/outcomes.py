@@ -121,13 +121,19 @@ def memsearcher(question: Question, trajectory: Trajectory) -> float:
     arguments; `\boxed{...}` in the last reply (methods.md, section 12.1). An opening think tag that the prompt set
     counts as there.
     """
-    replies = [_opened(step.generation.text) for step in trajectory.steps]
+    replies = [with_opened_thought(step.generation.text) for step in trajectory.steps]
     if not replies or "<think>" not in replies[0] or not _ended(trajectory):
         return 0.0
     boxed = last_boxed(replies[-1])
     if boxed is None or not all(map(_well_formed_call, replies)):
         return 0.0
     return f1(boxed, question.answers) or FORMAT_ONLY
+
+
+def with_opened_thought(reply: str) -> str:
+    """The reply with the opening think tag that a prompt may have set before it."""
+    close = reply.find("</think>")
+    return f"<think>{reply}" if close >= 0 and "<think>" not in reply[:close] else reply
 
 
 def _answer_reward(metric: Callable[[str, tuple[str, ...]], float]) -> Callable[[Question, Trajectory], float]:
@@ -184,12 +190,6 @@ def _parts(text: str) -> Iterable[tuple[str, bool]]:
         yield tag[0], True
         position = tag.end()
     yield text[position:], False
-
-
-def _opened(reply: str) -> str:
-    """The reply with the opening think tag that a prompt may have set before it."""
-    close = reply.find("</think>")
-    return f"<think>{reply}" if close >= 0 and "<think>" not in reply[:close] else reply
 
 
 def _well_formed_call(reply: str) -> bool:

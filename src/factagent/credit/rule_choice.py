@@ -1,7 +1,7 @@
 """The choice among credit rules: one configuration type, one function.
 
 A `[credit]` table names its rule in `rule`; without that key it is the FactAgent rule, as in run directories written
-before there was a choice. Adding a rule means adding its configuration to `AnyRule` and its line to `_assign`.
+before there was a choice. Adding a rule means adding its configuration to `AnyRule` and its line to `assign`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,14 @@ from pydantic import Discriminator, Tag
 
 from factagent.credit.assign import GroupCredit, assign_credit
 from factagent.credit.config import CreditConfig
+from factagent.credit.egrpo import EgrpoConfig, assign_egrpo, entity_metrics
 from factagent.credit.gae import GaeConfig, assign_gae
+from factagent.credit.gigpo import GigpoConfig, assign_gigpo
+from factagent.credit.igpo import IgpoConfig, assign_igpo
 from factagent.credit.measured import Measured
 from factagent.credit.outcome import OutcomeConfig, ReinforceConfig, assign_outcome, assign_reinforce
+from factagent.credit.tree_grpo import TreeGrpoConfig, assign_tree_grpo
+from factagent.credit.vine import VineConfig, assign_vine
 from factagent.types import Group
 
 if TYPE_CHECKING:
@@ -31,6 +36,11 @@ AnyRule = Annotated[
     Annotated[CreditConfig, Tag("fact-utility")]
     | Annotated[OutcomeConfig, Tag("outcome")]
     | Annotated[ReinforceConfig, Tag("reinforce")]
+    | Annotated[GigpoConfig, Tag("gigpo")]
+    | Annotated[EgrpoConfig, Tag("e-grpo")]
+    | Annotated[VineConfig, Tag("vine")]
+    | Annotated[IgpoConfig, Tag("igpo")]
+    | Annotated[TreeGrpoConfig, Tag("tree-grpo")]
     | Annotated[GaeConfig, Tag("gae")],
     Discriminator(_rule_of),
 ]
@@ -61,7 +71,22 @@ def assign(
             return assign_outcome(groups, config)
         case ReinforceConfig():
             return assign_reinforce(groups, config)
+        case GigpoConfig():
+            return assign_gigpo(groups, config)
+        case EgrpoConfig():
+            return assign_egrpo(groups, config)
+        case VineConfig():
+            return assign_vine(groups, config, measured)
+        case IgpoConfig():
+            return assign_igpo(groups, config, measured)
+        case TreeGrpoConfig():
+            return assign_tree_grpo(groups, config, measured)
         case GaeConfig():
-            return assign_gae(groups, config)
+            return assign_gae(groups, config, measured)
         case _:
             assert_never(config)
+
+
+def rule_metrics(groups: Sequence[Group], config: AnyRule) -> dict[str, float]:
+    """Figures of a batch that only this rule has; most have none."""
+    return entity_metrics(groups, config) if isinstance(config, EgrpoConfig) else {}
