@@ -5,6 +5,8 @@ lies over it change the preset, and the preset changes what the file extends. So
 run one of GiGPO, and a file of one's own that names it may set whatever it likes beside it, except for the keys that
 make the method what it is.
 
+Where a method is named again further up, the last one counts, and of the others nothing is left.
+
 A run directory holds the configuration as it was resolved, every key written out and marked so: no preset is laid below
 it, whatever the presets of a later version say.
 """
@@ -60,23 +62,32 @@ def with_preset(model: type[BaseModel], layers: Sequence[Layer]) -> list[Layer]:
     """The layers, lowest first, with that of the preset where one is named.
 
     Raises:
-        ConfigError: the method is unknown, a layer over the preset changes a key that makes the method, or a mode is
-            given to a file that is resolved for the other.
+        ConfigError: the method is unknown, a layer over the preset changes a key that makes the method, a mode is given
+            to a file that is resolved for the other, or no method to a file that names one.
     """
-    named = _last(layers, "method")
-    if not issubclass(model, PresetModel) or named is None:
+    named, mode = _last(layers, "method"), _mode(layers)
+    if not issubclass(model, PresetModel) or named is None or mode is None:
         return list(layers)
-    method, mode = named.table["method"], _mode(layers)
     if named.resolved:
         _check_mode(layers, named)
-    if named.resolved or not isinstance(method, str) or not method or mode is None:
-        return list(layers)
-    preset = model.preset(method, mode)
-    place = next(index for index, layer in enumerate(layers) if layer.block == named.block)
-    for layer in layers[place:]:
-        _check_fixed(layer, preset, method)
-    source = f"the preset of method '{method}' ({mode})"
-    return [*layers[:place], Layer(source, preset.table, source), *layers[place:]]
+    placed: list[Layer] = []
+    fixed: Preset | None = None
+    for layer in layers:
+        if layer.block not in {each.block for each in placed}:
+            method = _method_of(layers, layer.block)
+            preset = model.preset(method, mode) if method else None
+            if preset is not None:
+                is_last = layer.block == named.block
+                if named.table["method"] == "":
+                    raise ConfigError(
+                        f"{named.source}: key 'method' = '' comes too late: {layer.source} says '{method}'"
+                    )
+                fixed = preset if is_last else None
+                placed.append(_layer_of(preset, method, mode, whole=is_last))
+        if fixed is not None:
+            _check_fixed(layer, fixed, named.table["method"])
+        placed.append(layer)
+    return placed
 
 
 def is_resolved(config: BaseModel) -> bool:
@@ -94,6 +105,22 @@ def take_resolved(source: str, table: dict[str, Any]) -> bool:
     if not isinstance(mark, bool):
         raise ConfigError(f"{source}: key '{RESOLVED}' must be true or false, found {mark!r}")
     return mark
+
+
+def _method_of(layers: Sequence[Layer], block: str) -> str:
+    """The method that a block names and wants the preset of; "" where there is none."""
+    named = _last([layer for layer in layers if layer.block == block], "method")
+    method = "" if named is None or named.resolved else named.table["method"]
+    return method if isinstance(method, str) else ""
+
+
+def _layer_of(preset: Preset, method: str, mode: Mode, *, whole: bool) -> Layer:
+    """The preset as a layer. Of a method that a later one replaces, only what tells which keys its file may have."""
+    source = f"the preset of method '{method}' ({mode})"
+    table = preset.table
+    if not whole:
+        table = {name: {key: preset.table[name][key]} for name, key in preset.fixed}
+    return Layer(source, table, source)
 
 
 def _last(layers: Sequence[Layer], key: str) -> Layer | None:
