@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -41,27 +42,8 @@ class Shelf:
 
 @pytest.fixture(scope="module")
 def policy():
-    words = [
-        "Where",
-        "was",
-        "the",
-        "author",
-        "of",
-        "The",
-        "Trial",
-        "born",
-        "place",
-        "birth",
-        "Kafka",
-        "Prague",
-        "and",
-        "more",
-        "wrote",
-        "Who",
-        "novel",
-        "came",
-        "from",
-    ]
+    text = "Where was the author of The Trial born place birth Kafka Prague and more wrote Who novel came from"
+    words = sorted(set(re.findall(r"\w+", text)))
     tokenizer = build_tokenizer(words)
     size = TinyConfig(hidden_size=16, layers=1, heads=2, intermediate_size=16, max_positions=32768)
     return TransformersPolicy(build_model(size, tokenizer), tokenizer, SamplingSettings(max_new_tokens=1))
