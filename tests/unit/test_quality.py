@@ -12,9 +12,12 @@ from factagent.credit import adversaries, ranking
 from factagent.credit.assign import assign_credit
 from factagent.credit.config import CreditConfig
 from factagent.credit.encoders import load_encoder
+from factagent.credit.gigpo import GigpoConfig
+from factagent.credit.measured import Measured
 from factagent.credit.options import OPTIONS, named_options
 from factagent.credit.quality import cells, gold_of, kind_of, quality
-from factagent.errors import ConfigError, DataError
+from factagent.credit.rule_choice import AnyRule
+from factagent.errors import ConfigError, DataError, UsageError
 from factagent.runs import RunDirectory
 from factagent.types import (
     Answer,
@@ -287,3 +290,82 @@ def test_command_refuses_what_is_no_run_or_holds_no_groups(
     assert main(["credit-quality", str(tmp_path / "nothing")]) == 2
     assert main(["credit-quality", str(saved_run), "--step", "9"]) == 65
     assert "no saved groups of step 9" in capsys.readouterr().err
+
+
+def searching(answer: str, title: str) -> Trajectory:
+    """A member of a protocol without asserts."""
+    search = Step(Search("anna"), observation=Observation("anna", (Passage("1", title, "text"),)))
+    return Trajectory((search, Step(Answer(answer))))
+
+
+def searching_groups() -> list[Group]:
+    members = (searching("Oslo", "Anna"), searching("Oslo", "Anna"), searching("Rome", "Rome"))
+    return [Group(question(number), members) for number in range(4)]
+
+
+def test_groups_without_asserts_are_judged_by_their_searches() -> None:
+    groups = searching_groups()
+    assert kind_of(groups[0], needs_facts=False) == "mixed"
+    configs = named_options(BASE.model_copy(update={"needs_facts": False}), ["outcome", "gigpo", "gigpo, omega 0"])
+    rows = list(quality(groups, configs, EXACT))
+    assert len(rows) == cells(configs, list(adversaries.ADVERSARIES), asserts=False) == 3 * 4
+    assert {(row["table"], row["steps"], row["groups"]) for row in rows} == {("auc", "search", "original")}
+    mixed = {row["credit"]: row["auc_within"] for row in rows if row["kind"] == "mixed"}
+    assert mixed == {"outcome": 1.0, "gigpo": 1.0, "gigpo, omega 0": 1.0}
+
+
+def test_options_of_other_rules_keep_what_was_set_and_every_rule_knows() -> None:
+    assert named_options(BASE, ["gigpo"])["gigpo"] == GigpoConfig()
+    base = CreditConfig(encoder="exact", outcome="em", needs_facts=False, process_weight=2.0)
+    expected = GigpoConfig(outcome="em", needs_facts=False, omega=0.0)
+    assert named_options(base, ["gigpo, omega 0"])["gigpo, omega 0"] == expected
+    assert named_options(base, ["x:rule=e-grpo,alpha=0.5"])["x"].model_dump()["alpha"] == 0.5
+    assert named_options(base, ["vine"])["vine"].needs == "values"
+    assert not any(config.needs for config in named_options(base).values())
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        ("x:rule=gigop", "key 'rule'"),
+        ("x:rule=gigpo,alpha=1", "key 'alpha'"),
+        ("x:rule=gigpo,omega=-1", "key 'omega'"),
+        ("x:rule=gae", "rule 'gae' needs a critic"),
+    ],
+)
+def test_wrong_options_of_other_rules(item: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=rf"credit option 'x': {problem}"):
+        named_options(BASE, [item])
+
+
+def test_measured_rules_judge_the_groups_as_they_are() -> None:
+    groups = saved_groups()
+    configs = named_options(BASE, ["outcome", "vine"])
+    with pytest.raises(UsageError, match="rule 'vine' needs the values"):
+        list(quality(groups, configs, EXACT))
+
+    def flat(groups: Sequence[Group], config: AnyRule) -> Measured | None:
+        return Measured(values=[[np.zeros(len(t.steps) + 1) for t in group.trajectories] for group in groups])
+
+    rows = list(quality(groups, configs, EXACT, measure=flat))
+    assert len(rows) == cells(configs, list(adversaries.ADVERSARIES))
+    assert {row["groups"] for row in rows if row["credit"] == "vine"} == {"original"}
+    # Values of 0 leave everything to the last step: searches and asserts tie.
+    assert {row["auc"] for row in rows if row["credit"] == "vine" and row["kind"] == "all"} == {0.5}
+
+
+def test_no_adversary_gains_where_facts_are_not_looked_at() -> None:
+    configs = named_options(BASE, ["outcome", "e-grpo", "reinforce"])
+    rows = [row for row in quality(saved_groups(), configs, EXACT) if row["table"] == "gain"]
+    assert {row["gain"] for row in rows if row["attacked"]} == {0.0}
+
+
+def test_command_judges_other_rules_and_protocols(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = RunDirectory.create(tmp_path / "run", "")
+    for group in searching_groups():
+        run.log_group(1, group)
+    flags = ["--credit", "outcome", "--credit", "gigpo", "--resamples", "50"]
+    assert main(["credit-quality", str(run.path), *flags]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(rows) == 2 * 4
+    assert {row["auc_within"] for row in rows if row["kind"] == "mixed"} == {1.0}

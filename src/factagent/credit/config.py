@@ -27,6 +27,8 @@ class RuleConfig(BaseModel):
 
     compares_members: ClassVar[bool] = True
     """Whether credit comes from comparing the members of a group, so that a lone member has nothing to learn from."""
+    needs: ClassVar[str | None] = None
+    """The field of `Measured` that the rule reads, where it cannot do without."""
 
     rule: str
     """Which rule assigns credit."""

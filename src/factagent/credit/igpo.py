@@ -11,7 +11,7 @@ deviation is computed and not used, and is left out here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ Floats = NDArray[np.float64]
 
 class IgpoConfig(RuleConfig):
     """IGPO's rule; the defaults are its code's."""
+
+    needs: ClassVar[str | None] = "gold_logprobs"
 
     rule: Literal["igpo"] = "igpo"
     gamma: Share = 1.0

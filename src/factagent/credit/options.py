@@ -1,12 +1,14 @@
-"""Named credit options to compare, each a few changes to a base configuration."""
+"""Named credit options to compare: changes to a base configuration of the FactAgent rule, or another rule."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from factagent.credit.config import CreditConfig
+from factagent.credit.config import CreditConfig, RuleConfig
+from factagent.credit.gae import GaeConfig
+from factagent.credit.rule_choice import AnyRule
 from factagent.errors import ConfigError
 
 _CONSENSUS: dict[str, object] = {"consensus": 0.1}
@@ -44,36 +46,59 @@ OPTIONS: dict[str, dict[str, object]] = {
     "centred + consensus from 0": _CENTRED | _CONSENSUS | {"consensus_centre": 0.0},
     "contrast + consensus, 2": _CONTRAST | _CONSENSUS | {"process_weight": 2.0},
     "contrast + consensus, 5": _CONTRAST | _CONSENSUS | {"process_weight": 5.0},
+    "outcome": {"rule": "outcome"},
+    "reinforce": {"rule": "reinforce"},
+    "gigpo": {"rule": "gigpo"},
+    "gigpo, state": {"rule": "gigpo", "anchor": "state"},
+    "gigpo, omega 0": {"rule": "gigpo", "omega": 0.0},
+    "e-grpo": {"rule": "e-grpo"},
 }
-"""What each option of the grid changes of the base configuration; a number is the process weight Omega (else 0.5)."""
+"""What each option of the grid changes of the base configuration; a number is the process weight Omega (else 0.5).
+Options with a rule of their own take from the base only what was set there and every rule knows."""
+
+MEASURED_OPTIONS: dict[str, dict[str, object]] = {
+    "vine": {"rule": "vine"},
+    "igpo": {"rule": "igpo"},
+    "tree-grpo": {"rule": "tree-grpo"},
+}
+"""Options that need measurements with the policy, and hence are not part of the grid: they are chosen by name."""
+
+_ANY_RULE: TypeAdapter[AnyRule] = TypeAdapter(AnyRule)
 
 
-def named_options(base: CreditConfig, chosen: Sequence[str] = ()) -> dict[str, CreditConfig]:
+def named_options(base: CreditConfig, chosen: Sequence[str] = ()) -> dict[str, AnyRule]:
     """The grid over a base configuration, or the options chosen from it or spelled out.
 
     Args:
         base: gives what an option does not change (encoder, thresholds, penalties).
-        chosen: names of `OPTIONS`, or new ones as `name:key=value,key=value`. Empty: the whole grid.
+        chosen: names of `OPTIONS` or `MEASURED_OPTIONS`, or new ones as `name:key=value,key=value`, where the key
+            `rule` names another rule. Empty: the whole grid.
 
     Raises:
-        ConfigError: a name, key or value is unknown.
+        ConfigError: a name, key or value is unknown, or the rule is `gae`, whose critic only training has.
     """
+    known = OPTIONS | MEASURED_OPTIONS
     changes: dict[str, dict[str, object]] = {}
     for item in chosen or OPTIONS:
         name, colon, assignments = item.partition(":")
-        if not colon and name not in OPTIONS:
-            raise ConfigError(
-                f"unknown credit option '{name}'; choose from {'; '.join(OPTIONS)} or write name:key=value"
-            )
+        if not colon and name not in known:
+            raise ConfigError(f"unknown credit option '{name}'; choose from {'; '.join(known)} or write name:key=value")
         pairs = [pair.partition("=") for pair in assignments.split(",") if pair]
-        changes[name] = {key.strip(): value.strip() for key, _, value in pairs} if colon else OPTIONS[name]
+        changes[name] = {key.strip(): value.strip() for key, _, value in pairs} if colon else known[name]
     return {name: _changed(name, base, change) for name, change in changes.items()}
 
 
-def _changed(name: str, base: CreditConfig, change: Mapping[str, object]) -> CreditConfig:
+def _changed(name: str, base: CreditConfig, change: Mapping[str, object]) -> AnyRule:
+    rule = change.get("rule", base.rule)
+    kept = base.model_dump()
+    if rule != base.rule:
+        kept = {key: kept[key] for key in RuleConfig.model_fields if key in base.model_fields_set and key != "rule"}
     try:
-        return CreditConfig.model_validate(base.model_dump() | dict(change))
+        config = _ANY_RULE.validate_python(kept | dict(change))
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = ".".join(str(part) for part in first["loc"] if part != rule) or "rule"
         raise ConfigError(f"credit option '{name}': key '{key}': {first['msg']}, found {first['input']!r}") from error
+    if isinstance(config, GaeConfig):
+        raise ConfigError(f"credit option '{name}': rule 'gae' needs a critic, which only training has")
+    return config

@@ -1,8 +1,9 @@
 """How good is the credit of steps? Advantages against gold on saved groups, without training (credit.md section 10).
 
-For each credit option: the area under the ROC curve of step advantages, asserts that hold a gold triple against the
-other asserts, and searches that returned a gold passage against the other searches; by kind of group, on the groups as
-they are and as adversaries rewrote them; and what each adversary gained.
+For each credit option, of whatever rule: the area under the ROC curve of step advantages, asserts that hold a gold
+triple against the other asserts, and searches that returned a gold passage against the other searches; by kind of
+group, on the groups as they are and as adversaries rewrote them; and what each adversary gained. Groups of a protocol
+without asserts are judged by their searches alone, and no adversary has an opening in them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from numpy.typing import NDArray
 
 from factagent.credit import ranking
 from factagent.credit.adversaries import ADVERSARIES, Attack, attack, openings
-from factagent.credit.assign import GroupCredit, assign_credit, outcome_and_success
+from factagent.credit.assign import GroupCredit, outcome_and_success
 from factagent.credit.config import CreditConfig
 from factagent.credit.entities import normalise_text
+from factagent.credit.measured import Measured
+from factagent.credit.rule_choice import AnyRule, assign
 from factagent.errors import DataError
 from factagent.types import Assert, Group, Question, Search, Step, Triple
 
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, object]
 Floats = NDArray[np.float64]
+
+Measure = Callable[[Sequence[Group], AnyRule], Measured | None]
 
 KINDS = ("all-fail", "mixed", "all-pass", "all")
 
@@ -68,11 +73,17 @@ def gold_of(question: Question) -> Gold:
     return Gold(frozenset(map(normal, triples)), frozenset(map(normalise_text, question.supporting_titles)))
 
 
+def no_measurement(groups: Sequence[Group], config: AnyRule) -> Measured | None:
+    """What rules get that need no measurement."""
+    return None
+
+
 def quality(
     groups: Sequence[Group],
-    configs: Mapping[str, CreditConfig],
+    configs: Mapping[str, AnyRule],
     encoder: Encoder,
     *,
+    measure: Measure = no_measurement,
     gold: Callable[[Question], Gold] = gold_of,
     adversaries: Sequence[str] = tuple(ADVERSARIES),
     seed: int = 0,
@@ -82,33 +93,45 @@ def quality(
 
     An "auc" row: `groups` ("original" or the adversary), `credit`, `steps` ("assert" or "search"), `kind`, `positives`,
     `negatives`, `auc` with `low` and `high` (pairs pooled over groups), `auc_within` with `within_low` and
-    `within_high` (pairs inside a group). A "gain" row: `gain`, the mean change of the adversary's summed process term
-    (times Omega) against its honest self, with `low` and `high`, and `margin` over the members left honest.
-    Intervals are 95 %, by bootstrap over questions; what cannot be estimated is None.
+    `within_high` (pairs inside a group). A "gain" row: `gain`, the mean change of what the adversary's steps earn
+    beside the outcome advantage, against its honest self, with `low` and `high`, and `margin` over the members left
+    honest.
+    Intervals are 95 %, by bootstrap over questions; what cannot be estimated is None. Rules that need a `measure` judge
+    only the groups as they are: what an adversary wrote was never sampled.
 
     Raises:
         DataError: there is no group, or no question has gold.
+        UsageError: a rule needs a measurement that `measure` does not give.
     """
     if not any(gold(group.question).triples or gold(group.question).titles for group in groups):
         raise DataError("no saved question has gold evidences or supporting titles to judge steps by")
     table = _Table(groups, gold, seed, resamples)
-    original = {name: assign_credit(groups, config, encoder) for name, config in configs.items()}
+    original = {name: assign(groups, config, encoder, measure(groups, config)) for name, config in configs.items()}
     labels = table.label(groups)
     for name, credits in original.items():
         yield from table.auc_rows("original", name, labels, credits)
-    for adversary in adversaries:
+    attacked = {name: config for name, config in configs.items() if config.needs is None}
+    for adversary in adversaries if table.asserts else ():
         attacks = attack(groups, ADVERSARIES[adversary], seed)
         rewritten = [item.group for item in attacks]
         labels = table.label(rewritten)
-        for name, config in configs.items():
-            credits = assign_credit(rewritten, config, encoder)
+        for name, config in attacked.items():
+            credits = assign(rewritten, config, encoder)
             yield from table.auc_rows(adversary, name, labels, credits)
-            yield from table.gain_rows(adversary, name, attacks, original[name], credits, config.process_weight)
+            yield from table.gain_rows(adversary, name, attacks, original[name], credits)
 
 
-def cells(configs: Mapping[str, CreditConfig], adversaries: Sequence[str]) -> int:
-    """How many rows `quality` will yield."""
-    return len(configs) * len(KINDS) * (2 + 3 * len(adversaries))
+def cells(configs: Mapping[str, AnyRule], adversaries: Sequence[str], *, asserts: bool = True) -> int:
+    """How many rows `quality` will yield for groups with (or without) asserts."""
+    if not asserts:
+        return len(configs) * len(KINDS)
+    attacked = sum(config.needs is None for config in configs.values())
+    return len(KINDS) * (2 * len(configs) + 3 * attacked * len(adversaries))
+
+
+def has_asserts(groups: Sequence[Group]) -> bool:
+    """Whether any member asserted a fact; in the groups of a protocol without a fact store none did."""
+    return any(trajectory.facts for group in groups for trajectory in group.trajectories)
 
 
 class _Table:
@@ -118,7 +141,8 @@ class _Table:
         numbers: dict[str, int] = {}
         questions = [numbers.setdefault(group.question.id, len(numbers)) for group in groups]
         self.question_G = np.array(questions, dtype=np.int64)
-        self.kind_G = np.array([kind_of(group) for group in groups])
+        self.asserts = has_asserts(groups)
+        self.kind_G = np.array([kind_of(group, needs_facts=self.asserts) for group in groups])
         self.questions = len(numbers)
         self.weight_RQ = ranking.bootstrap_weights(self.questions, resamples, seed)
         self.gold = gold
@@ -141,7 +165,8 @@ class _Table:
         """The cells of one credit option on one set of groups."""
         advantages = [credits[g].trajectories[m].steps[s].advantage for g, m, s in labels.place_N]
         score_N = np.array(advantages, dtype=np.float64)
-        for steps, of_steps in (("assert", labels.is_assert_N), ("search", ~labels.is_assert_N)):
+        judged = {"assert": labels.is_assert_N} if self.asserts else {}
+        for steps, of_steps in (judged | {"search": ~labels.is_assert_N}).items():
             for kind in KINDS:
                 chosen = of_steps & self._of_kind(kind)[labels.group_N]
                 group_N, gold_N = labels.group_N[chosen], labels.gold_N[chosen]
@@ -158,7 +183,7 @@ class _Table:
 
     def gain_rows(
         self, adversary: str, name: str, attacks: Sequence[Attack], before: Sequence[GroupCredit],
-        after: Sequence[GroupCredit], weight: float,
+        after: Sequence[GroupCredit],
     ) -> Iterator[Row]:  # fmt: skip
         """What the adversary gained under one credit option."""
         attacked_G = np.array([bool(item.adversaries) for item in attacks])
@@ -168,9 +193,9 @@ class _Table:
             if not liars:
                 continue
             honest = [member for member in openings(item.group) if member not in liars]
-            paid = weight * _process(after[g], liars)
-            gain_G[g] = paid - weight * _process(before[g], liars)
-            margin_G[g] = paid - weight * _process(after[g], honest) if honest else np.nan
+            paid = _beside_outcome(after[g], liars)
+            gain_G[g] = paid - _beside_outcome(before[g], liars)
+            margin_G[g] = paid - _beside_outcome(after[g], honest) if honest else np.nan
         for kind in KINDS:
             chosen = attacked_G & self._of_kind(kind)
             gain = self._mean(gain_G, chosen)
@@ -190,9 +215,9 @@ class _Table:
         return ranking.mean_of(value_Q, count_Q, self.weight_RQ)
 
 
-def kind_of(group: Group) -> str:
+def kind_of(group: Group, *, needs_facts: bool = True) -> str:
     """Whether all counted members succeed by exact match, none, or some; a group without any counts as "all-fail"."""
-    exact = CreditConfig()
+    exact = CreditConfig(needs_facts=needs_facts)
     counted = [trajectory for trajectory in group.trajectories if not trajectory.stop_reason.is_failure]
     passed = sum(outcome_and_success(group.question, trajectory, exact)[1] for trajectory in counted)
     if passed == 0:
@@ -200,9 +225,10 @@ def kind_of(group: Group) -> str:
     return "all-pass" if passed == len(counted) else "mixed"
 
 
-def _process(credit: GroupCredit, members: Sequence[int]) -> float:
-    """Mean over members of the process term summed over steps."""
-    return float(np.mean([sum(step.process for step in credit.trajectories[member].steps) for member in members]))
+def _beside_outcome(credit: GroupCredit, members: Sequence[int]) -> float:
+    """Mean over members of what their steps earn beside the outcome advantage, summed."""
+    chosen = [credit.trajectories[member] for member in members]
+    return float(np.mean([sum(step.advantage - one.outcome_advantage for step in one.steps) for one in chosen]))
 
 
 def _estimate(estimate: ranking.Estimate, value: str, low: str, high: str) -> dict[str, float | None]:

@@ -8,7 +8,7 @@ Leaves of a tree share a prefix, so what tells them apart is what came behind it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 
 class TreeGrpoConfig(RuleConfig):
     """Tree-GRPO's rule, and the shape of its trees; the defaults are its code's."""
+
+    needs: ClassVar[str | None] = "trees"
 
     rule: Literal["tree-grpo"] = "tree-grpo"
     levels: Literal["both", "tree"] = "both"

@@ -32,6 +32,7 @@ class VineConfig(RuleConfig):
     """VinePPO's rule, and how its values are estimated."""
 
     compares_members: ClassVar[bool] = False
+    needs: ClassVar[str | None] = "values"
 
     rule: Literal["vine"] = "vine"
     whiten: Literal["tokens", "steps", "none"] = "tokens"
