@@ -18,7 +18,7 @@ import numpy as np
 from factagent.credit.assign import GroupCredit
 from factagent.credit.encoders import Encoder
 from factagent.credit.gae import GaeConfig
-from factagent.credit.rule_choice import assign
+from factagent.credit.rule_choice import assign, rule_metrics
 from factagent.errors import TryAgainError
 from factagent.evaluation.local import protocol_of
 from factagent.evaluation.progress import make_progress
@@ -187,6 +187,7 @@ class Trainer:
         row: dict[str, Any] = {"step": step, **rollout_metrics(groups, credits), **report.metrics}
         row["response_tokens"] = float(sampled.tokens)  # what members of a tree share was sampled once
         row["measure_tokens"] = float(measured.tokens) if measured else 0.0
+        row |= rule_metrics(groups, config.credit)
         row["environment_noise"] = self.environment.noise(step)
         row["updates_skipped"] = report.skipped
         row["questions_seen"] = step * config.schedule.questions_per_step
