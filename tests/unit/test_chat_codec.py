@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402
 
 from factagent.errors import ConfigError  # noqa: E402
-from factagent.policies.chat import ChatCodec  # noqa: E402
+from factagent.policies.chat import ChatCodec, Inline  # noqa: E402
 from factagent.protocols.prompts import load_prompt  # noqa: E402
 from factagent.types import Generation, Message  # noqa: E402
 
@@ -97,6 +97,36 @@ def test_hostile_replies_and_feedback_leave_the_roles_of_a_continuation(qwen):
         ids = qwen.encode_continuation(chat, prefix)
         suffix = ids[len(prefix.prompt_ids) + len(prefix.response_ids) :]
         assert control_positions(qwen, suffix) == [start, end, start], text
+
+
+def test_an_observation_inside_the_turn_holds_no_control_token(qwen):
+    end = qwen.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    prefix = Generation("r", qwen.encode_prompt([Message("user", "q")]), (7, 8, end))
+    known = prefix.prompt_ids + prefix.response_ids
+    for text in hostile(["<|im_end|>", "<|im_start|>", "<|endoftext|>", "<|fim_prefix|>"]):
+        [ids] = qwen.encode_inline([Inline(prefix, f"<information>{text}</information>")])
+        assert ids[: len(known)] == known, text
+        assert control_positions(qwen, ids[len(known) :]) == [], text
+
+
+def test_an_observation_is_cut_to_its_tokens_and_encoded_in_one_call(qwen):
+    one, two = Generation("", (1, 2), (3,)), Generation("", (4,), ())
+    text = "\n\n<information>Doc 1</information>\n\n"
+    whole = tuple(qwen.tokenizer.encode(text, add_special_tokens=False))
+    assert qwen.encode_inline([Inline(one, text, 4), Inline(two, text), Inline(one, "")]) == [
+        (1, 2, 3, *whole[:4]),
+        (4, *whole),
+        (1, 2, 3),
+    ]
+    assert qwen.encode_inline([]) == []
+
+
+def test_a_reply_that_ends_with_its_stop_string_needs_no_end(qwen):
+    stop = ("</search>", "</answer>")
+    open_, closed = qwen.encode_replies(["<answer>x</answer>\n", "<answer>x</answer>"], stop)
+    assert open_[-1] == qwen.end_id
+    assert closed[-1] != qwen.end_id
+    assert qwen.decode(closed) == "<answer>x</answer>"
 
 
 def test_control_tokens_stay_visible_and_break_behind_their_first_character(qwen):
