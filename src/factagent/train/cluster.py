@@ -83,7 +83,7 @@ class ClusterConfig(Table):
     loggers: tuple[str, ...] = ()
     """verl's own loggers beside the run directory, such as "console" or "wandb"."""
     servers: ServersConfig = ServersConfig()
-    verl: dict[str, Value] = {}
+    verl: dict[str, Value] = Field(default_factory=dict)
     """Further keys of verl's own configuration; a key that this configuration sets already is refused."""
 
     @property

@@ -70,14 +70,24 @@ def data_paths(config: DataConfig) -> DataPaths:
     )
 
 
-def load_data(config: DataConfig) -> Data:
-    """Read (and for a built-in world first build) what a run needs, and index the passages."""
+def load_questions(config: DataConfig) -> tuple[list[Question], list[Question]]:
+    """The training and dev questions of a run (of a built-in world, which is built first)."""
     if config.world is not None and config.directory is not None:
         build_world(config.world, config.directory)
     paths = data_paths(config)
-    return Data(
+    return (
         _select(open_questions(paths.train), config, paths.train),
         _select(open_questions(paths.dev), config, paths.dev),
+    )
+
+
+def load_data(config: DataConfig) -> Data:
+    """Read (and for a built-in world first build) what a run needs, and index the passages."""
+    train, dev = load_questions(config)
+    paths = data_paths(config)
+    return Data(
+        train,
+        dev,
         BM25Index.build(open_corpus(paths.corpus)),
         dict(read_facts(paths.facts)) if paths.facts else {},
     )
