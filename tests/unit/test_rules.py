@@ -24,6 +24,7 @@ from factagent.credit.tree_grpo import TreeGrpoConfig
 from factagent.credit.vine import VineConfig, whiten
 from factagent.episode import FORCED
 from factagent.errors import ConfigError, DataError, UsageError
+from factagent.outcomes import OUTCOMES
 from factagent.train.config import RunConfig
 from factagent.types import (
     Action,
@@ -493,3 +494,16 @@ def test_another_rule_drops_what_the_layers_below_said_to_the_old_one(tmp_path) 
     assert load_config(RunConfig, path, ["credit.rule=outcome"]).credit == OutcomeConfig(outcome="em")
     based = load_config(RunConfig, None, ["credit.rule=outcome"], base=load_config(RunConfig, path))
     assert based.credit == OutcomeConfig(outcome="em")
+
+
+def test_the_reference_names_every_key_of_every_rule(repository) -> None:
+    page = (repository / "docs/reference/config.md").read_text(encoding="utf-8")
+    general, special = page.split("## Credit rules")[1].split("| `rule` |")
+    for name in set(RuleConfig.model_fields) - {"rule"}:
+        assert f"| `{name}` |" in general
+    for rule in (*RULES, CreditConfig):
+        (row,) = [line for line in special.splitlines() if line.startswith(f"| `{rule().rule}` |")]  # type: ignore[call-arg]
+        missing = [name for name in set(rule.model_fields) - set(RuleConfig.model_fields) if f"`{name}`" not in row]
+        assert missing == []
+    for name in OUTCOMES:
+        assert f"`{name}`" in special.split("| outcome reward |")[1]
