@@ -119,8 +119,9 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any], kind: object = None
     known = _fields_of(kind, {**merged, **over}) or {}
     for key, value in over.items():
         below = merged.get(key)
-        both = isinstance(below, dict) and isinstance(value, dict)
-        merged[key] = _merge(below, value, known.get(key)) if both else value
+        if isinstance(below, dict) and isinstance(value, dict):
+            value = _merge(below, value, known.get(key))
+        merged[key] = value
     return merged
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +338,19 @@ def test_every_preset_says_what_it_is() -> None:
         assert method.summary.endswith(".")
         assert all(each.endswith(".") for each in method.departures)
     assert len({load_method(name).title for name in method_names()}) == len(method_names())
+
+
+def test_the_page_names_every_method_and_only_files_and_keys_that_are_there(repository: Path) -> None:
+    page = (repository / "docs/methods.md").read_text(encoding="utf-8")
+    names = set(re.findall(r"`([a-z][a-z0-9_/+.-]*)`", page))
+    assert set(method_names()) - names == set()
+    paths = re.findall(r"`((?:tests|src|docs)/[^`]+)`", page)
+    assert len(paths) > 20
+    assert [path for path in paths if not (repository / path).exists()] == []
+    keys = re.findall(r"`(rollout|credit|learner|environment|critic)\.([a-z_]+)", page)
+    kinds = {name: vars(load("gigpo", "matched"))[name] for name in ("rollout", "learner", "environment", "critic")}
+    assert {table for table, _ in keys} >= {"rollout", "learner", "environment"}
+    assert [(table, key) for table, key in keys if table in kinds and key not in type(kinds[table]).model_fields] == []
 
 
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ class RunTables(Table):
     """Keys of a run's configuration (`train.config.RunConfig`), as far as they are set here."""
 
     method: str | None = None
-    """A method whose preset goes below the base configuration; see `factagent methods`."""
+    """A method, whose preset lies over the base configuration and below what is said here; see `factagent methods`."""
     mode: Literal["matched", "faithful"] | None = None
     model: dict[str, Any] = Field(default_factory=dict)
     data: dict[str, Any] = Field(default_factory=dict)

@@ -63,7 +63,8 @@ def methods(
 def describe(method: Method) -> dict[str, Any]:
     """A line of the list: what the method is, and what its modes set in short."""
     table = method.table("matched")
-    credit, modes = table["credit"], {mode: _in_short(method.table(mode)) for mode in MODES}
+    credit = table["credit"]
+    modes: dict[str, Any] = {mode: _in_short(method.table(mode)) for mode in MODES}
     kinds = [method.table(mode).get("environment", {}).get("kind", "retriever") for mode in MODES]
     return {
         "method": method.name,
