@@ -138,7 +138,8 @@ def test_built_in_prompts_load(name: str) -> None:
 def test_delimiters_of_built_in_prompts_are_guarded(name: str) -> None:
     prompt = load_prompt(name)
     templates = prompt.user + prompt.observed
-    for tag in ("<observation", "</observation", "<fact_store", "</fact_store"):
+    names = ("observation", "fact_store", "information", "documents", "result", "search", "answer", "refine", "memory")
+    for tag in (f"{opening}{name}" for name in names for opening in ("<", "</")):
         assert (tag in prompt.guards) or (tag not in templates)
     assert ("```" in prompt.guards) == ("```" in prompt.system)
 

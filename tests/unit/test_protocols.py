@@ -181,6 +181,12 @@ def test_kinds_of_context() -> None:
         "factagent": "rebuild",
         "react": "append",
         "search-r1": "append",
+        "research": "append",
+        "autorefine": "append",
+        "zerosearch": "append",
+        "gigpo": "rebuild",
+        "rag": "rebuild",
+        "memsearcher": "rebuild",
     }
     assert build_protocol("react", "react-terse").name == "react"
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from factagent.episode import FORCED
 from factagent.errors import DataError, UsageError
 from factagent.train.loss import LossConfig, policy_loss
 from factagent.train.samples import (
@@ -96,6 +99,27 @@ def test_appending_protocol_gives_a_sample_a_trajectory_with_observations_masked
 def test_consecutive_actions_without_observation_stay_two_steps():
     trajectory = Trajectory((Step(Search("q"), generation([1], [2])), Step(Answer("a"), generation([1, 2], [3]))))
     assert trajectory_sample(trajectory, [1.0, 2.0], 0).step_ids.tolist() == [0, 1]
+
+
+def test_a_forced_step_is_in_no_sample():
+    forced = Step(Search("q"), Generation("", finish_reason=FORCED))
+    rebuilt, appended = (Trajectory((forced, *t.steps)) for t in (REBUILT, APPENDED))
+    for got, plain in zip(step_samples(rebuilt, [9, 1, 2], 0), step_samples(REBUILT, [1, 2], 0), strict=True):
+        assert got.response_ids.tolist() == plain.response_ids.tolist()
+        assert got.advantages.tolist() == plain.advantages.tolist()
+    got, plain = trajectory_sample(appended, [9, 1, 2], 0), trajectory_sample(APPENDED, [1, 2], 0)
+    for name in ("prompt_ids", "response_ids", "loss_mask", "step_ids", "advantages", "old_logprobs"):
+        assert getattr(got, name).tolist() == getattr(plain, name).tolist()
+    with pytest.raises(DataError, match="without steps"):
+        trajectory_sample(Trajectory((forced,)), [9], 0)
+    assert group_samples(Group(Question("q", "?", ("a",)), (Trajectory((forced,)),)), [[9]], 0) == []
+
+
+def test_an_end_token_that_was_sampled_stays_in_the_row():
+    # 4 ends the first reply; a prompt that leaves it out does not hold what was sampled.
+    left_out = replace(APPENDED.steps[1], generation=generation([1, 2, 3, 7, 8], [5, 6]))
+    with pytest.raises(DataError, match="the prompt of step 1 does not extend the tokens of step 0"):
+        trajectory_sample(Trajectory((APPENDED.steps[0], left_out)), [1, 2], 0)
 
 
 def test_group_samples_leaves_failures_out():

@@ -22,6 +22,7 @@ from factagent.types import Answer, Assert, Passage, Search, StopReason, Traject
 _TEXT_CHARS = 200
 _WHY = {
     StopReason.OUT_OF_ROUNDS: "no round was left; --max-rounds allows more",
+    StopReason.NO_ANSWER: "the last reply held no valid action",
     StopReason.PROMPT_TOO_LONG: "the prompt no longer fits the model's context; --top-k shows it fewer passages",
 }
 
