@@ -1,4 +1,4 @@
-"""`factagent arena` from the command line: stopped, killed, gone on with; failing entries; cold start; test questions."""
+"""`factagent arena` from the command line: stopped, killed, gone on with; failures; cold start; test questions."""
 
 from __future__ import annotations
 

@@ -87,6 +87,8 @@ def run_jobs(jobs: Sequence[Job], at_once: int, threads: int, title: str) -> dic
     Raises:
         KeyboardInterrupt: after an interrupt, when no job runs any more.
     """
+    if not jobs:
+        return {}
     pending, running, failures = list(jobs), list[_Running](), dict[str, Failure]()
     told, looked = False, 0.0
     with Interrupt().handled() as interrupt, make_progress() as progress, _killed_at_the_end(running):
