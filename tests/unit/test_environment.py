@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,12 +14,13 @@ from factagent.configuration import dump_toml, load_config
 from factagent.episode import OVERLONG, Episode
 from factagent.errors import ConfigError
 from factagent.policies.base import GenerationRequest, PolicyError
+from factagent.policies.endpoint_settings import EndpointSettings
 from factagent.protocols import build_protocol
 from factagent.protocols.actions import render_action
 from factagent.retrieval.base import EpisodeRetriever, Found, RetrievalError, SearchRequest
 from factagent.retrieval.curriculum import Curriculum
 from factagent.retrieval.noise import CorpusNoise, is_useful
-from factagent.retrieval.simulated import AsyncSimulator, parse_documents
+from factagent.retrieval.simulated import AsyncSimulator, SimulatedRetriever, parse_documents
 from factagent.retrieval.simulator_prompts import BUILT_IN, load_simulator_prompt
 from factagent.rollout import RolloutSettings, sample_groups
 from factagent.rollout_async import run_many
@@ -250,6 +252,42 @@ def test_both_drivers_turn_a_failure_into_a_stop_reason() -> None:
         return sorted([(index, str(done.trajectory.stop_reason)) async for index, done in results])
 
     assert asyncio.run(play()) == list(enumerate(map(str, expected)))
+
+
+def test_the_asyncio_driver_plays_in_a_simulated_search_engine() -> None:
+    def write(request: GenerationRequest) -> str:
+        number = int(request.state.question.id[1:])
+        return render_action(Answer("x") if request.state.round > number else Search(f"query of {number}"))
+
+    async def play() -> list[tuple[int, list[str]]]:
+        simulator = Simulator(lambda request: f"Doc 1: {request.messages[-1].content}")
+        environment = AsyncSimulator(simulator, load_simulator_prompt("simulator-tuned"), 0.5)
+        episodes = [Episode(question, PROTOCOL) for question in QUESTIONS]
+        runs = run_many(episodes, [(q.id,) for q in QUESTIONS], Simulator(write), environment, concurrency=3)
+        return [
+            (index, [step.observation.passages[0].text for step in done.trajectory.steps if step.observation])
+            async for index, done in runs
+        ]
+
+    for index, documents in asyncio.run(play()):
+        assert len(documents) == index
+        assert all(f"person {index} born?" in text and f"City {index})" in text for text in documents)
+
+
+def test_an_endpoint_that_is_not_there_is_a_failed_search_also_inside_an_event_loop() -> None:
+    pytest.importorskip("openai")
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
+        settings = EndpointSettings(url=url, model="simulator", tries=1)
+        retriever = SimulatedRetriever(settings, load_simulator_prompt("simulator-plain"), 0.0)
+
+        async def blocking() -> list[Found]:
+            return retriever.search_for([request_of(0), request_of(1)], 3)
+
+        for found in (retriever.search_for([request_of(0), request_of(1)], 3), asyncio.run(blocking())):
+            assert [type(each) for each in found] == [RetrievalError] * 2
+            assert all("is the server running?" in str(each) for each in found)
 
 
 # --- prompts and configuration -------------------------------------------------------------------------------------

@@ -29,4 +29,4 @@ class Curriculum:
     def probability(self, step: int) -> float:
         """The probability of a noisy reply in a step (0 before the first)."""
         done = min(step / self.steps, 1.0)
-        return self.p_start + (BASE**done - 1) / (BASE - 1) * (self.p_end - self.p_start)
+        return float(self.p_start + (BASE**done - 1) / (BASE - 1) * (self.p_end - self.p_start))
