@@ -154,7 +154,7 @@ def test_step_ratio_with_one_token_a_step_is_the_token_ratio():
     np.testing.assert_allclose(token[1], step[1], atol=1e-12)
 
 
-def llds_vector(advantage, gate="action", llds=0.2):
+def llds_vector(advantage, gate="action", llds=0.2, llds_weights=None):
     """methods.md 14: two actions with Delta (0.5, -0.2) and (0.2, -0.3)."""
     delta = torch.tensor([0.5, -0.2, 0.2, -0.3], dtype=torch.float64)
     old = torch.full((4,), -1.0, dtype=torch.float64)
@@ -171,6 +171,7 @@ def llds_vector(advantage, gate="action", llds=0.2):
         torch.tensor([0, 0, 1, 1]),
         config,
         sample_ids=torch.zeros(4, dtype=torch.long),
+        llds_weights=None if llds_weights is None else torch.tensor(llds_weights, dtype=torch.float64),
     )
     return stats
 
@@ -183,6 +184,14 @@ def test_llds_vector_of_the_specification():
     assert llds_vector(1.0, "token").llds == pytest.approx(0.2 * 0.7 / 4, abs=1e-12)
     assert llds_vector(1.0, "response").llds == pytest.approx(0.2 * 0.7 / 4, abs=1e-12)  # Delta sums to +0.2 in all
     assert llds_vector(1.0, llds=0.0).llds == 0.0
+
+
+def test_llds_weights_scale_the_pull_of_their_tokens_and_no_gate():
+    assert llds_vector(1.0, llds_weights=[1.0] * 4).llds == pytest.approx(0.025, abs=1e-12)
+    assert llds_vector(1.0, llds_weights=[0.5, 0.0, 0.0, 0.0]).llds == pytest.approx(0.0125, abs=1e-12)
+    # The second token weighs nothing, and its gain of .2 still counts in the gate of its action (.5 - .2 > 0).
+    assert llds_vector(1.0, llds_weights=[0.0, 1.0, 1.0, 1.0]).llds == 0.0
+    assert llds_vector(1.0, "token", llds_weights=[0.0, 1.0, 1.0, 1.0]).llds == pytest.approx(0.2 * 0.2 / 4, abs=1e-12)
 
 
 def test_micro_batches_add_up_to_the_batch_including_llds():

@@ -277,3 +277,32 @@ def test_collate_pads_right_and_aligns_with_predictions():
     assert batch["old_logprobs"].dtype == torch.float32
     with pytest.raises(UsageError, match="0 samples"):
         collate([])
+
+
+def test_llds_sees_the_actions_of_an_appended_row_between_its_observations():
+    """The vector of methods.md 14 in one row: two actions of two tokens, two observation tokens between them."""
+    first, second = generation([1, 2], [3, 4]), generation([1, 2, 3, 4, 8, 9], [5, 6])
+    trajectory = Trajectory((Step(Search("q"), first), Step(Answer("a"), second)))
+    config = LossConfig(kl_coef=0.0, llds_coef=0.2)
+    for advantages, expected, held in (([1.0, 1.0], 0.025, 1), ([0.0, 0.0], 0.025, 1), ([-1.0, -1.0], 0.0, 0)):
+        batch = collate([trajectory_sample(trajectory, advantages, 0), sample(1, 2)], pad_id=0)
+        # The other row stays as likely as it was; the denominator is the four tokens of this one.
+        drop = torch.zeros_like(batch["old_logprobs"])
+        drop[0, 1:3], drop[0, 5:7] = torch.tensor([0.5, -0.2]), torch.tensor([0.2, -0.3])
+        assert batch["loss_mask"][0].tolist() == [False, True, True, False, False, True, True]
+        drop[0, 3:5] = 7.0  # what happens to observations is nobody's loss
+        _, stats = policy_loss(
+            batch["old_logprobs"] - drop,
+            batch["old_logprobs"],
+            None,
+            batch["advantages"],
+            batch["loss_mask"],
+            batch["weights"],
+            batch["step_ids"],
+            config,
+            sample_ids=batch["sample_ids"],
+            n_loss_tokens=4,
+            llds_weights=batch["llds_weights"],
+        )
+        assert stats.llds == pytest.approx(expected, abs=1e-7)
+        assert stats.llds_held == held

@@ -80,6 +80,11 @@ class LearnerConfig(Table):
     llds_coef: float = Field(default=0.0, ge=0)
     """LLDS (methods.md 12.2): 0.2 where it is used. It acts only with several updates a batch."""
     llds_gate: Literal["action", "response", "token"] = "action"
+    llds_answer: Literal["same", "paper", "script"] = "same"
+    """LLDS-MA: how firmly LLDS holds the tokens of an answer, by the mean number of searches V: as any other token; by
+    a factor min(V / 2, 1); or with coefficient llds_answer_coef * max(V - 1, 0), at most llds_coef."""
+    llds_answer_coef: float = Field(default=0.1, ge=0)
+    """Coefficient of `llds_answer = "script"`."""
 
 
 class CriticConfig(Table):

@@ -136,7 +136,8 @@ class Learner:
         logprobs = token_logprobs(logits, batch, self.temperature)
         with torch.set_grad_enabled(self.config.entropy_coef > 0):
             entropy = token_entropy(logits, self.temperature)
-        flat = {name: batch[name][mask] for name in ("old_logprobs", "advantages", "weights", "step_ids", "sample_ids")}
+        names = ("old_logprobs", "advantages", "weights", "llds_weights", "step_ids", "sample_ids")
+        flat = {name: batch[name][mask] for name in names}
         loss, stats = policy_loss(
             logprobs,
             flat["old_logprobs"],
@@ -149,6 +150,7 @@ class Learner:
             sample_ids=flat["sample_ids"],
             entropy=entropy,
             n_loss_tokens=n_loss_tokens,
+            llds_weights=flat["llds_weights"],
         )
         loss.backward()
         return stats

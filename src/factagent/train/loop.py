@@ -28,6 +28,7 @@ from factagent.methods.sampling import sample
 from factagent.policies.base import seed_of
 from factagent.policies.transformers import TransformersPolicy
 from factagent.runs import RunDirectory
+from factagent.train.answer_weights import answer_weighted
 from factagent.train.checkpoint import Checkpoint, discard_after
 from factagent.train.config import RunConfig
 from factagent.train.critic import Critic
@@ -175,6 +176,7 @@ class Trainer:
                 append=self.protocol.context == "append",
                 compares_members=config.credit.compares_members,
             )
+            samples = answer_weighted(groups, samples, self.policy.codec.decode, config.learner)
             valued = self.critic.assess(groups, credits, samples) if self.critic else None
             if valued:
                 samples, credits = valued.samples, valued.credits

@@ -127,6 +127,7 @@ def policy_loss(
     sample_ids: Tensor | None = None,
     entropy: Tensor | None = None,
     n_loss_tokens: int | None = None,
+    llds_weights: Tensor | None = None,
 ) -> tuple[Tensor, LossStats]:
     """The objective of a micro-batch (see the module's docstring) and its diagnostics.
 
@@ -143,6 +144,7 @@ def policy_loss(
         entropy: of the policy's distribution at each token, with gradient where `entropy_coef` > 0.
         n_loss_tokens: denominator of LLDS. Default: the loss tokens of this micro-batch, as in methods.md 12.2; give
             the whole batch's count to make the sum independent of how the batch is cut.
+        llds_weights: factors on the LLDS term of each token; None: 1 everywhere.
 
     Returns:
         A scalar with gradient, and the sums to log.
@@ -164,6 +166,8 @@ def policy_loss(
     kl = zero if kl_T is None else config.kl_coef * (weight * kl_T).sum()
     bonus = _entropy_bonus(entropy, mask, weight, config)
     held = _llds(old - new, advantage, steps, None if sample_ids is None else sample_ids[mask], config)
+    if held is not None and llds_weights is not None:
+        held = held * llds_weights[mask].detach().to(new.dtype)
     count = int(mask.sum()) if n_loss_tokens is None else n_loss_tokens
     llds = zero if held is None else config.llds_coef * held.sum() / max(count, 1)
     loss = policy + kl + (zero if bonus is None else bonus) + llds

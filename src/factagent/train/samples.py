@@ -45,6 +45,7 @@ class Sample:
         step_ids: which step of the sample a token belongs to, 0, 1, ..., and -1 where the mask is False, `(T,)`.
         weight: a factor on the sample's part of the objective; it changes no denominator. Usually 1.
         member: which trajectory of the group the sample belongs to.
+        llds_weights: factors on what LLDS adds to the loss of a token, `(T,)`; None: 1 everywhere.
 
     Raises:
         DataError: if lengths differ, no token carries loss, or the step ids do not match the mask.
@@ -59,6 +60,7 @@ class Sample:
     step_ids: Ints
     weight: float = 1.0
     member: int = 0
+    llds_weights: Floats | None = None
 
     def __post_init__(self) -> None:
         """Refuse a row that the learner would misread."""
@@ -66,6 +68,8 @@ class Sample:
         for name in ("loss_mask", "old_logprobs", "advantages", "step_ids"):
             if len(getattr(self, name)) != length:
                 raise DataError(f"sample: '{name}' has {len(getattr(self, name))} entries for {length} response tokens")
+        if self.llds_weights is not None and len(self.llds_weights) != length:
+            raise DataError(f"sample: 'llds_weights' has {len(self.llds_weights)} entries for {length} response tokens")
         if not self.loss_mask.any():
             raise DataError("sample: no token carries loss; leave such a row out of the batch")
         if not np.array_equal(self.step_ids >= 0, self.loss_mask):
@@ -262,10 +266,10 @@ def collate(
     """Right-pad samples into tensors `(B, L)`, L the longest row; per-token tensors stand where the token is predicted.
 
     Row b of `input_ids` is prompt + response + padding. `targets`, `loss_mask`, `old_logprobs`, `advantages`,
-    `weights`, `step_ids` and `sample_ids` have shape `(B, L - 1)`: column t belongs to the token at t + 1, which the
-    model predicts at t, so that `logits[:, :-1]` and `targets` pair. `step_ids` are unique in the micro-batch (-1 where
-    masked). Right padding needs no position ids (a causal model never looks ahead), but `attention_mask` is given all
-    the same.
+    `weights`, `llds_weights`, `step_ids` and `sample_ids` have shape `(B, L - 1)`: column t belongs to the token at
+    t + 1, which the model predicts at t, so that `logits[:, :-1]` and `targets` pair. `step_ids` are unique in the
+    micro-batch (-1 where masked). Right padding needs no position ids (a causal model never looks ahead), but
+    `attention_mask` is given all the same.
 
     Args:
         samples: the rows, at least one.
@@ -282,7 +286,7 @@ def collate(
         raise UsageError(f"collate: {len(samples)} samples and {len(weights)} rows of weights")
     shape = (len(samples), max(sample.length for sample in samples))
     input_ids, attention = np.full(shape, pad_id, np.int64), np.zeros(shape, np.int64)
-    tokens = {name: np.zeros(shape) for name in ("old_logprobs", "advantages", "weights")}
+    tokens = {name: np.zeros(shape) for name in ("old_logprobs", "advantages", "weights", "llds_weights")}
     step_ids, sample_ids = np.full(shape, -1, np.int64), np.full(shape, -1, np.int64)
     first_step = 0
     for row, (sample, weights_T) in enumerate(zip(samples, weights, strict=True)):
@@ -292,6 +296,7 @@ def collate(
         tokens["old_logprobs"][row, start:end] = np.where(sample.loss_mask, sample.old_logprobs, 0.0)
         tokens["advantages"][row, start:end] = np.where(sample.loss_mask, sample.advantages, 0.0)
         tokens["weights"][row, start:end] = weights_T
+        tokens["llds_weights"][row, start:end] = 1.0 if sample.llds_weights is None else sample.llds_weights
         step_ids[row, start:end] = np.where(sample.loss_mask, sample.step_ids + first_step, -1)
         sample_ids[row, start:end] = np.where(sample.loss_mask, row, -1)
         first_step += int(sample.step_ids.max()) + 1
