@@ -16,7 +16,7 @@ from factagent.types import Passage, Question, Triple
 
 TOWNS = [f"Town{i}" for i in range(6)]
 
-TINY = ("rollout.prompt=terse", "rollout.max_new_tokens=16", "threads=1", "rollout.precision=fp32")
+TINY = ("rollout.max_new_tokens=16", "threads=1", "rollout.precision=fp32")
 
 
 @pytest.fixture(scope="module")

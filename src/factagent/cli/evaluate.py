@@ -49,7 +49,7 @@ def evaluate(
         corpus: A corpus to index for BM25 instead.
         questions: Question files: FILE, or NAME=FILE.
         limit: Only the first so many questions of each set.
-        protocol: Protocol: factagent, react or search-r1.
+        protocol: Protocol, such as factagent, react or search-r1; a whole method is named by --set method=NAME.
         prompt: A built-in prompt or the path of a prompt file.
         out: Directory of a new evaluation.
         resume: Directory of an evaluation to go on with; failures are asked again.
@@ -146,10 +146,10 @@ def _of_sets(questions: tuple[str, ...]) -> list[str]:
 
 
 def _of_method(model: str | None, protocol: str | None, prompt: str | None) -> list[str]:
-    """A protocol comes with its own full prompt, and the packaged policy with the one that it was trained on."""
+    """A protocol comes with its own full prompt, and the packaged policy with the terse one of whatever is played."""
     named = prompt
     if named is None and (protocol or model == "tiny"):
-        named = f"{protocol or 'factagent'}-{'terse' if model == 'tiny' else 'full'}"
+        named = "terse" if model == "tiny" else "full"
     settings = [] if protocol is None else [_override("rollout.protocol", protocol)]
     return settings if named is None else [*settings, _override("rollout.prompt", named)]
 
