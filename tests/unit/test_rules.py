@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+from difflib import SequenceMatcher
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from factagent.configuration import dump_toml, load_config
@@ -112,6 +116,13 @@ def test_reinforce_gives_the_raw_return_to_every_step() -> None:
     assert advantages(result) == [[pytest.approx(2 / 3)] * 2, [0.0]]
 
 
+def test_without_a_store_no_answer_is_premature() -> None:
+    config = CreditConfig(encoder="exact", needs_facts=False)
+    result = assign_credit([group(RIGHT, WRONG)], config, EXACT)[0]
+    assert [t.outcome for t in result.trajectories] == [1.0, 0.0]
+    assert [s.penalties for t in result.trajectories for s in t.steps] == [{}, {}]
+
+
 # -- gigpo ---------------------------------------------------------------------------------------------------------
 
 LONG = run(search("a"), search("b"), answer())
@@ -150,6 +161,23 @@ def test_similar_observations_are_one_anchor() -> None:
     assert cluster_anchors(texts, None) == [0, 1, 2, 0, 3, 3]
     # The representative is the first member: the third is near the second only.
     assert cluster_anchors(["aaaaaaaaaa", "aaaaaaaaab", "aaaaaaaabb"], 0.9) == [0, 0, 1]
+
+
+@given(
+    st.lists(
+        st.text(alphabet="ab ", max_size=30) | st.sampled_from(["oslo lies in norway", "oslo lies on a fjord"]),
+        max_size=8,
+    ),
+    st.sampled_from([0.5, 0.8, 0.9, 0.95, 1.0]),
+)
+def test_the_quick_way_clusters_as_difflib_does(pieces: list[str], threshold: float) -> None:
+    texts = [*pieces, *(first + second for first, second in pairwise(pieces)), *(piece + "." for piece in pieces)]
+    leaders: list[str] = []
+    for text, label in zip(texts, cluster_anchors(texts, threshold), strict=True):
+        alike = [i for i, leader in enumerate(leaders) if SequenceMatcher(None, text, leader).ratio() >= threshold]
+        assert label == (alike[0] if alike else len(leaders))
+        if not alike:
+            leaders.append(text)
 
 
 def test_anchors_of_observations_and_of_states() -> None:

@@ -7,6 +7,7 @@ which stays in sight until the next search, with the facts and the memory held s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Literal
@@ -15,6 +16,11 @@ from factagent.protocols.fact_store import fact_key
 from factagent.types import Assert, Observation, Question, Step
 
 AnchorKind = Literal["observation", "state"]
+
+GRAM = 4
+"""Length of the n-grams by which unlike texts are told apart quickly: two passages of English share few of four."""
+
+_ROUNDING = 1e-6
 
 
 def anchors(question: Question, steps: Sequence[Step], kind: AnchorKind) -> list[str]:
@@ -30,23 +36,51 @@ def cluster_anchors(texts: Sequence[str], threshold: float | None) -> list[int]:
     opens one. Hence the order of the texts matters, as in the original.
     """
     known: dict[str, int] = {}
-    leaders: list[SequenceMatcher[str]] = []
+    leaders: list[_Leader] = []
     for text in texts:
         if text not in known:
             known[text] = _join(text, leaders, threshold)
     return [known[text] for text in texts]
 
 
-def _join(text: str, leaders: list[SequenceMatcher[str]], threshold: float | None) -> int:
-    for number, leader in enumerate(leaders) if threshold is not None else ():
-        leader.set_seq1(text)
-        # Both are upper bounds of the ratio, and much cheaper.
-        if leader.real_quick_ratio() >= threshold and leader.quick_ratio() >= threshold and leader.ratio() >= threshold:
-            return number
-    leader = SequenceMatcher(None)
-    leader.set_seq2(text)
-    leaders.append(leader)
+class _Leader:
+    """A representative, ready to be compared with many texts."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.grams = _grams(text)
+        self.matcher = SequenceMatcher(None, "", text)
+
+    def resembles(self, text: str, grams: Counter[str], threshold: float) -> bool:
+        """Whether the ratio reaches the threshold. Most texts are turned away before difflib sees them.
+
+        With M matched characters of T, 2 M / T >= threshold, at most (1 - threshold) T characters are unmatched. An
+        unmatched one of this text spoils at most GRAM of its n-grams, one of the other text GRAM - 1; all others stand
+        in both texts.
+        """
+        own, other = len(text), len(self.text)
+        slack = (1.0 - threshold) * (own + other)
+        if abs(own - other) > slack + _ROUNDING:
+            return False
+        spoilt = GRAM * (slack + own - other) / 2 + (GRAM - 1) * (slack + other - own) / 2
+        if (grams & self.grams).total() < own - GRAM + 1 - spoilt - _ROUNDING:
+            return False
+        self.matcher.set_seq1(text)
+        return self.matcher.ratio() >= threshold
+
+
+def _join(text: str, leaders: list[_Leader], threshold: float | None) -> int:
+    if threshold is not None:
+        grams = _grams(text)
+        for number, leader in enumerate(leaders):
+            if leader.resembles(text, grams, threshold):
+                return number
+    leaders.append(_Leader(text))
     return len(leaders) - 1
+
+
+def _grams(text: str) -> Counter[str]:
+    return Counter(text[start : start + GRAM] for start in range(len(text) - GRAM + 1))
 
 
 def _observed(question: Question, steps: Sequence[Step]) -> list[str]:

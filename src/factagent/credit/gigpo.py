@@ -31,7 +31,7 @@ Floats = NDArray[np.float64]
 
 
 class GigpoConfig(RuleConfig):
-    """GiGPO's rule; the defaults are those of its search recipe."""
+    """GiGPO's rule; the defaults are those of its search recipe, but for the outcome reward (there "em")."""
 
     rule: Literal["gigpo"] = "gigpo"
     omega: Weight = 1.0

@@ -19,10 +19,10 @@ def step_penalties(actions: Sequence[Action], config: CreditConfig) -> list[dict
     """The penalties of each step by name, as negative numbers; penalties of size 0 are left out.
 
     `parse_error`: an invalid step. `duplicate_search`: the normalised query was issued before in this trajectory.
-    `premature_answer`: an answer with an empty fact store.
+    `premature_answer`: an answer with an empty fact store, where the rule needs facts.
     """
     issued: set[str] = set()
-    premature = is_premature(actions)
+    premature = config.needs_facts and is_premature(actions)
     penalties: list[dict[str, float]] = []
     for action in actions:
         named: dict[str, float] = {}

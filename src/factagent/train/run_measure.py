@@ -7,20 +7,28 @@ appends cannot, since its prompts are the tokens of what was said before.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from factagent.configuration import load_config
+from factagent.credit.igpo import IgpoConfig
 from factagent.credit.measured import Measured
 from factagent.credit.rule_choice import AnyRule
 from factagent.credit.tree_grpo import TreeGrpoConfig
+from factagent.episode import Episode, NeedsGeneration
 from factagent.errors import UsageError
 from factagent.evaluation.local import prepare_process, protocol_of
 from factagent.methods.measure import measure
+from factagent.methods.replay import replay
+from factagent.policies.transformers import TransformersPolicy
+from factagent.protocols.base import AgentProtocol
+from factagent.rollout import RolloutSettings
 from factagent.runs import RunDirectory
 from factagent.train.checkpoint import checkpoint_steps, load_checkpoint
 from factagent.train.config import RunConfig
+from factagent.train.environment import Environment
 from factagent.train.setup import load_data, load_policy
-from factagent.types import Group
+from factagent.types import Group, Step
 
 
 def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group], AnyRule], Measured | None]:
@@ -45,19 +53,44 @@ def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group]
                 "tokens; saved groups hold none: choose rules that need no measurement"
             )
         prepare_process(config.threads, config.seed)
-        policy = load_policy(config, str(_latest_checkpoint(directory)))
-        retriever = load_data(config.data).retriever
-        return measure(groups, rule, protocol, policy, retriever, config.rollout.settings(), (seed, "measure"))
+        step, path = _latest_checkpoint(directory)
+        policy, data = load_policy(config, str(path)), load_data(config.data)
+        retriever = Environment(config.environment, data.retriever, data.train, config.schedule.steps).at(step)
+        settings = config.rollout.settings()
+        if isinstance(rule, IgpoConfig):
+            groups = [_with_prompts(group, protocol, policy, settings) for group in groups]
+        return measure(groups, rule, protocol, policy, retriever, settings, (seed, "measure"))
 
     return measure_rule
 
 
-def _latest_checkpoint(directory: Path) -> Path:
+def _with_prompts(
+    group: Group, protocol: AgentProtocol, policy: TransformersPolicy, settings: RolloutSettings
+) -> Group:
+    """The group with the tokens of its prompts, made anew from its states."""
+    trajectories = []
+    for trajectory in group.trajectories:
+        steps = trajectory.steps
+        if not trajectory.stop_reason.is_failure:
+            states = replay(group.question, trajectory, protocol, settings)
+            steps = tuple(_with_prompt(step, state, policy) for step, state in zip(steps, states, strict=False))
+        trajectories.append(replace(trajectory, steps=steps))
+    return replace(group, trajectories=tuple(trajectories))
+
+
+def _with_prompt(step: Step, state: Episode, policy: TransformersPolicy) -> Step:
+    request = state.request
+    if not isinstance(request, NeedsGeneration):
+        return step
+    return replace(step, generation=replace(step.generation, prompt_ids=policy.codec.encode_prompt(request.messages)))
+
+
+def _latest_checkpoint(directory: Path) -> tuple[int, Path]:
     checkpoints = RunDirectory.open(directory).checkpoints
     steps = checkpoint_steps(checkpoints)
     if not steps:
         raise UsageError(f"{directory}: no checkpoint is left to measure with; choose rules that need no measurement")
-    return load_checkpoint(checkpoints / f"step-{max(steps)}").path
+    return max(steps), load_checkpoint(checkpoints / f"step-{max(steps)}").path
 
 
 def _trees(group: Group, config: RunConfig, directory: Path) -> tuple[int, ...]:

@@ -1,0 +1,46 @@
+"""Credit rules train a tiny policy, and judge what it saved; those that measure, with the policy of its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+from factagent.cli import main  # noqa: E402
+from factagent.configuration import load_config  # noqa: E402
+from factagent.runs import read_groups, read_metrics  # noqa: E402
+from factagent.train.config import RunConfig  # noqa: E402
+from factagent.train.run import start_training  # noqa: E402
+
+ONE_STEP = ("schedule.eval_every=0", "schedule.steps=1")
+
+
+@pytest.mark.parametrize("rule", ["outcome", "reinforce", "gigpo", "e-grpo"])
+def test_rules_that_need_only_the_groups_train(rule: str, config_file: Path, tmp_path: Path) -> None:
+    start_training(load_config(RunConfig, config_file, (f"credit.rule={rule}", *ONE_STEP)), tmp_path / "run")
+    (row,) = read_metrics(tmp_path / "run")
+    assert row["grad_norm"] >= 0.0
+    assert row["clusters_per_group"] == 0.0
+    assert ("entity_rate" in row) == (rule == "e-grpo")
+    credits = [credit for _, _, credit in read_groups(tmp_path / "run")]
+    assert len(credits) == 3
+    assert all(isinstance(s["advantage"], float) for c in credits for t in c["trajectories"] for s in t["steps"])
+
+
+def test_saved_groups_are_judged_by_rules_that_measure(
+    config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    start_training(load_config(RunConfig, config_file, ONE_STEP), run)
+    capsys.readouterr()
+    flags = ["--credit", "v:rule=vine,continuations=1", "--credit", "igpo", "--credit", "outcome", "--resamples", "20"]
+    assert main(["credit-quality", str(run), *flags]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["credit"] for row in rows} == {"v", "igpo", "outcome"}
+    assert {row["groups"] for row in rows if row["credit"] != "outcome"} == {"original"}
+    assert main(["credit-quality", str(run), "--credit", "tree-grpo"]) == 2
+    assert "needs groups that were sampled as trees" in capsys.readouterr().err
