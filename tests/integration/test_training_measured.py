@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from factagent.evaluation.local import protocol_of  # noqa: E402
 from factagent.methods.igpo import forced_reply, gold_logprobs  # noqa: E402
 from factagent.methods.measure import measure  # noqa: E402
 from factagent.methods.sampling import sample  # noqa: E402
+from factagent.policies.base import GenerationRequest  # noqa: E402
 from factagent.policies.scripted import ScriptedExpert  # noqa: E402
+from factagent.protocols import PROTOCOLS, build_protocol  # noqa: E402
+from factagent.rollout import RolloutSettings  # noqa: E402
 from factagent.runs import metrics_digest, read_groups, read_metrics  # noqa: E402
 from factagent.train.config import RunConfig  # noqa: E402
 from factagent.train.run import resume_training, start_training  # noqa: E402
 from factagent.train.setup import load_data, load_policy  # noqa: E402
-from factagent.types import Question, Step  # noqa: E402
+from factagent.types import Generation, Question, Step  # noqa: E402
 
 SHORT = ("schedule.steps=2", "schedule.eval_every=0", "schedule.questions_per_step=2", "schedule.checkpoint_every=1")
 RULES = {
@@ -93,6 +97,50 @@ def test_rules_that_need_nothing_measure_nothing(played: Any) -> None:
     policy, data, protocol, settings, groups = played
     rule = load_config(RunConfig, None, ("credit={rule='outcome'}",)).credit
     assert measure(groups, rule, protocol, policy, data.retriever, settings, ()) is None
+
+
+@dataclass
+class Recording:
+    """A policy that remembers what it generated, by key."""
+
+    policy: Any
+    generated: dict[tuple[str | int, ...], Generation] = field(default_factory=dict)
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        found = self.policy.generate(requests)
+        self.generated.update(zip((request.key for request in requests), found, strict=True))
+        return list(found)
+
+
+@pytest.mark.parametrize("name", sorted(PROTOCOLS))
+def test_a_continuation_reads_the_very_tokens_that_its_trajectory_read(name: str, played: Any) -> None:
+    policy, data, *_ = played
+    protocol = build_protocol(name, f"{name}-terse")
+    settings = RolloutSettings(group_size=2, max_rounds=3)
+    rules = {rule: load_config(RunConfig, None, (f"credit={{rule='{rule}'}}",)).credit for rule in ("vine", "igpo")}
+    groups = sample(data.train[:2], protocol, policy, data.retriever, settings, ("t",), rules["vine"]).groups
+    recording = Recording(policy)
+    measured = measure(groups, rules["vine"], protocol, recording, data.retriever, settings, ("m",))
+    assert measured is not None
+    assert measured.values is not None
+    assert measured.tokens == sum(generation.sampled_tokens for generation in recording.generated.values())
+    first = 0
+    by_id = {group.question.id: group for group in groups}
+    for (_, question, member, start, _, round_), generation in recording.generated.items():
+        trajectory = by_id[str(question)].trajectories[int(member)]
+        if round_ == int(start) + 1:
+            first += 1
+            assert generation.prompt_ids == trajectory.steps[int(start)].generation.prompt_ids
+    longest = max(len(trajectory.steps) for group in groups for trajectory in group.trajectories)
+    assert first > 0 or longest == 1 + protocol.opens_with_search
+    scored = measure(groups, rules["igpo"], protocol, policy, data.retriever, settings, ())
+    assert scored is not None
+    assert scored.gold_logprobs is not None
+    for group, values, gold in zip(groups, measured.values, scored.gold_logprobs, strict=True):
+        for trajectory, row, logprobs in zip(group.trajectories, values, gold, strict=True):
+            assert len(row) == len(logprobs) == len(trajectory.steps) + 1
+            assert np.isfinite(row).all()
+            assert (np.asarray(logprobs) < 0).all()
 
 
 # --- the gold answer -----------------------------------------------------------------------------------------------
