@@ -12,6 +12,7 @@ from factagent.data.world.build import build_world
 from factagent.data.world.config import WorldConfig
 from factagent.episode import Episode
 from factagent.errors import ConfigError
+from factagent.outcomes import outcome_reward
 from factagent.policies.base import GenerationRequest, seed_of
 from factagent.policies.scripted import ScriptedExpert
 from factagent.policies.scripted_replies import STYLES, memory_text, memory_triples
@@ -184,3 +185,20 @@ def _request(episode):
 
 def test_the_state_alone_decides():
     assert ScriptedExpert(protocol="rag").choose(State(TRIAL, 2), Random(0)).action == Answer("unknown")
+
+
+@pytest.mark.parametrize(
+    ("name", "reward"),
+    [
+        ("search-r1", "search-r1-format"),
+        ("research", "research"),
+        ("autorefine", "autorefine"),
+        ("memsearcher", "memsearcher"),
+    ],
+)
+@pytest.mark.parametrize("style", STYLES)
+def test_its_replies_keep_the_format_that_the_method_rewards(world, name, reward, style):
+    played, _ = play(world, name, style, max_rounds=9)
+    right = [(question, trajectory) for question, trajectory in played if trajectory.answer in question.answers]
+    assert len(right) >= 55
+    assert {outcome_reward(reward, question, trajectory) for question, trajectory in right} == {1.0}
