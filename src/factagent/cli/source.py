@@ -23,6 +23,17 @@ def check_source(
         raise UsageError("--resume goes on with the run's own configuration; leave out --out, --set and --dry-run")
 
 
+def resolve(config: Path | None, overrides: tuple[str, ...]) -> RunConfig:
+    """The configuration of a new run.
+
+    Raises:
+        ConfigError: the configuration is refused.
+    """
+    from factagent.train.config import RunConfig
+
+    return load_config(RunConfig, config, overrides)
+
+
 def new_run(
     config: Path | None, out: Path | None, overrides: tuple[str, ...], dry_run: bool
 ) -> tuple[RunConfig, Path] | None:
@@ -32,9 +43,7 @@ def new_run(
         ConfigError: the configuration is refused.
         UsageError: --out is missing.
     """
-    from factagent.train.config import RunConfig
-
-    resolved = load_config(RunConfig, config, overrides)
+    resolved = resolve(config, overrides)
     if dry_run:
         sys.stdout.write(dump_toml(resolved))
         return None

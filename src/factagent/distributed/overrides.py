@@ -155,7 +155,7 @@ def _model(config: RunConfig, cluster: ClusterConfig) -> Overrides:
 
 def _actor(config: RunConfig, cluster: ClusterConfig) -> Overrides:
     learner, actor = config.learner, "actor_rollout_ref.actor"
-    gpu, arithmetic = cluster.device == "cuda", {"fp32": "float32", "bf16": "bfloat16"}[learner.precision]
+    gpu = cluster.device == "cuda"
     return {
         f"{actor}.strategy": "fsdp2",
         f"{actor}.ppo_mini_batch_size": config.schedule.questions_per_step,
@@ -165,14 +165,14 @@ def _actor(config: RunConfig, cluster: ClusterConfig) -> Overrides:
         f"{actor}.use_torch_compile": gpu,
         f"{actor}.fsdp_config.use_torch_compile": gpu,
         f"{actor}.fsdp_config.model_dtype": "fp32",
-        f"{actor}.fsdp_config.dtype": arithmetic,
         f"{actor}.fsdp_config.seed": config.seed,
         f"{actor}.fsdp_config.param_offload": cluster.offload == "all",
         f"{actor}.fsdp_config.optimizer_offload": cluster.offload in ("all", "optimizer"),
-        "actor_rollout_ref.ref.fsdp_config.dtype": arithmetic,
         "actor_rollout_ref.ref.fsdp_config.param_offload": cluster.offload == "all",
         "actor_rollout_ref.ref.use_torch_compile": gpu,
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": gpu,
+        **_arithmetic(f"{actor}.fsdp_config", learner.precision),
+        **_arithmetic("actor_rollout_ref.ref.fsdp_config", learner.precision),
         f"{actor}.grad_clip": learner.grad_clip,
         f"{actor}.optim.clip_grad": learner.grad_clip,
         f"{actor}.optim.lr": learner.learning_rate,
@@ -184,6 +184,15 @@ def _actor(config: RunConfig, cluster: ClusterConfig) -> Overrides:
         f"{actor}.optim.zero_indexed_step": False,
         f"{actor}.optim.lr_warmup_steps": learner.warmup_steps,
     }
+
+
+def _arithmetic(engine: str, precision: str) -> Overrides:
+    """Weights are kept in fp32; matrix products run in `precision`, and sums over ranks in fp32.
+
+    Left alone, verl computes in bf16 whatever `dtype` says.
+    """
+    parts = {"param_dtype": precision, "reduce_dtype": "fp32", "buffer_dtype": "fp32"}
+    return {f"+{engine}.mixed_precision.{name}": value for name, value in parts.items()}
 
 
 def _sampler(config: RunConfig, cluster: ClusterConfig) -> Overrides:

@@ -82,7 +82,9 @@ class _Server:
         command += ["--index", index, "--host", config.host, "--port", "0"]
         command += [] if config.token_env is None else ["--token-env", config.token_env]
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+            self._process = subprocess.Popen(  # noqa: S603 (our own command, no shell)
+                command, stdout=subprocess.PIPE, stderr=errors, text=True
+            )
         self.url = self._announced(config.ready_s)
 
     def stop(self) -> None:

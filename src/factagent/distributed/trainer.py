@@ -23,7 +23,6 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
-from verl.utils.py_functional import rename_dict
 
 from factagent.distributed.alarms import alarm_of
 from factagent.distributed.loss import stats_of, weighted_loss
@@ -184,7 +183,8 @@ class ClusterTrainer(PPOTrainerSync):
         )
         output = self.actor_rollout_wg.update_actor(batch)["metrics"]
         metrics.update(_learner_metrics(output))
-        metrics.update(rename_dict({key: value for key, value in output.items() if key.startswith("perf/")}, ""))
+        learner = self.run_config.learner
+        metrics["learning_rate"] = learner.learning_rate * min(1.0, self.global_steps / max(1, learner.warmup_steps))
         return batch
 
     # ---- validation
@@ -260,7 +260,6 @@ def _learner_metrics(output: dict[str, Any]) -> dict[str, float]:
     return {
         **means,
         "grad_norm": sum(finite) / max(1, len(finite)),
-        "learning_rate": float(output["lr"][-1]),
         "updates_skipped": len(norms) - len(finite),
     }
 
