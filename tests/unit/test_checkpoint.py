@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from factagent.errors import CorruptError, DataError, UsageError
-from factagent.train.checkpoint import checkpoint_steps, discard_after, latest, load_checkpoint, save_checkpoint
+from factagent.train.checkpoint import Part, checkpoint_steps, discard_after, latest, load_checkpoint, save_checkpoint
 from factagent.train.random_states import random_states, restore_random_states
 
 
@@ -240,3 +240,64 @@ def test_random_states_survive_json(kind):
     assert draw() == first
     with pytest.raises(DataError, match="no random state named 'absent'"):
         restore_random_states(states, {"absent": torch.Generator()})
+
+
+def test_a_further_model_is_kept_beside_the_policy_bit_for_bit(tmp_path):
+    policy, critic = make_model(), make_model(1)
+    optimizers = make_optimizer(policy), make_optimizer(critic)
+    for model, optimizer in zip((policy, critic), optimizers, strict=True):
+        train(model, optimizer, 3)
+    parts = {"critic": Part(critic.state_dict(), optimizers[1])}
+    path = save_checkpoint(tmp_path, 3, weights=policy.state_dict(), optimizer=optimizers[0], parts=parts)
+    checkpoint = load_checkpoint(path)
+    assert {name for name in checkpoint.files if name.startswith("critic/")} == {
+        "critic/model.safetensors",
+        "critic/optimizer.json",
+        "critic/optimizer.safetensors",
+    }
+    for part, model, optimizer in (("", policy, optimizers[0]), ("critic", critic, optimizers[1])):
+        weights = checkpoint.weights(part)
+        assert weights.keys() == model.state_dict().keys()
+        assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
+        other = make_model(99)
+        resumed = make_optimizer(other)
+        checkpoint.restore_optimizer(resumed, part)
+        mine, theirs = tensors_of(optimizer), tensors_of(resumed)
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def test_damage_to_a_further_model_is_refused_by_name(tmp_path):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    train(model, optimizer, 1)
+    path = save_checkpoint(
+        tmp_path, 1, weights={"w": torch.ones(2)}, parts={"critic": Part(model.state_dict(), optimizer)}
+    )
+    for name in ("model.safetensors", "optimizer.safetensors", "optimizer.json"):
+        file = path / "critic" / name
+        original = file.read_bytes()
+        file.write_bytes(bytes([original[0] ^ 1]) + original[1:])
+        with pytest.raises(CorruptError, match=f"critic/{name}: SHA-256"):
+            load_checkpoint(path)
+        file.unlink()
+        with pytest.raises(CorruptError, match=f"critic/{name}: listed in the manifest but missing"):
+            load_checkpoint(path)
+        file.write_bytes(original)
+    assert set(load_checkpoint(path).weights("critic")) == set(model.state_dict())
+
+
+def test_a_part_that_is_not_there_and_a_name_that_is_not_plain(tmp_path):
+    model = make_model()
+    optimizer = make_optimizer(model)
+    path = save_checkpoint(tmp_path, 1, weights={"w": torch.ones(2)})
+    with pytest.raises(DataError, match=r"step-1: holds no 'critic'"):
+        load_checkpoint(path).weights("critic")
+    with pytest.raises(DataError, match=r"step-1: holds no 'critic'"):
+        load_checkpoint(path).restore_optimizer(optimizer, "critic")
+    for name in ("", "a/b", "..", "model.safetensors"):
+        with pytest.raises(UsageError, match="give a plain name that is not taken"):
+            save_checkpoint(
+                tmp_path, 2, weights={"w": torch.ones(2)}, parts={name: Part(model.state_dict(), optimizer)}
+            )
+    assert checkpoint_steps(tmp_path) == [1]
