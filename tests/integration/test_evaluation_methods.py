@@ -79,6 +79,8 @@ def test_the_searches_of_search_r1_count(towns: Path, tmp_path: Path) -> None:
     text = (tmp_path / "sr1" / "config.toml").read_text()
     assert text.startswith('resolved = true\nmethod = "search-r1"\nmode = "faithful"\n')
     assert "max_rounds = 5\n" in text
+    title = (tmp_path / "sr1" / "tables.md").read_text()
+    assert "search-r1 (faithful): search-r1, prompt search-r1-full, 5 rounds, top-1, greedy" in title
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if "/" not in name])

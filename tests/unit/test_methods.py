@@ -210,6 +210,11 @@ def test_odd_values_are_refused(override: str) -> None:
         load_config(RunConfig, None, ("method=gigpo", override))
 
 
+def test_top_p_is_refused_rather_than_ignored() -> None:
+    with pytest.raises(ConfigError, match=r"unknown key 'rollout\.top_p'"):
+        load("search-r1", "faithful", "rollout.top_p=0.95")
+
+
 def test_a_file_that_names_a_method_overrides_its_preset(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.toml", 'method = "gigpo"\nmode = "faithful"\n[rollout]\ngroup_size = 3\n[credit]\nomega = 2\n'

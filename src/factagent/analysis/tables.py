@@ -10,6 +10,7 @@ from factagent.analysis.html import Content, Html, join, tag
 from factagent.analysis.run_view import RunView, number_at
 
 ESSENTIALS = (
+    ("method", "Method"),
     ("model.path", "Model"),
     ("data.directory", "Data"),
     ("rollout.protocol", "Protocol"),
@@ -19,6 +20,7 @@ ESSENTIALS = (
     ("rollout.temperature", "Temperature"),
     ("schedule.questions_per_step", "Questions per step"),
     ("schedule.steps", "Steps planned"),
+    ("credit.rule", "Credit rule"),
     ("credit.encoder", "Encoder of facts"),
     ("credit.utility", "Utility"),
     ("credit.prior", "Prior"),
@@ -93,9 +95,9 @@ def config_table(runs: Sequence[RunView]) -> Html:
     lines = []
     for key, label in ESSENTIALS:
         values = [_config_value(run.config, key) for run in runs]
-        if any(value is not None for value in values):
+        if any(value not in (None, "") for value in values):
             differs = len({str(value) for value in values}) > 1
-            cells = [tag("td", "–" if value is None else str(value)) for value in values]
+            cells = [tag("td", "–" if value in (None, "") else str(value)) for value in values]
             lines.append(tag("tr", tag("th", label, scope="row"), cells, class_="differs" if differs else None))
     return tag(
         "table",

@@ -58,9 +58,9 @@ def _cell(text: str) -> str:
 def _title(config: EvalConfig, summary: Mapping[str, Any]) -> str:
     rollout = config.rollout
     decoding = "greedy" if rollout.temperature == 0 else f"temperature {rollout.temperature:g}"
-    method = (
-        f"{rollout.protocol}, prompt {rollout.prompt}, {rollout.max_rounds} rounds, top-{rollout.top_k}, {decoding}"
-    )
+    named = f"{config.method} ({config.mode}): " if config.method else ""
+    budget = f"{rollout.max_rounds} rounds, top-{rollout.top_k}"
+    method = f"{named}{rollout.protocol}, prompt {rollout.prompt}, {budget}, {decoding}"
     searched = config.retriever.spec or f"BM25 over {config.retriever.corpus}"
     failed = f" {summary['failed']} failed and are in no mean." if summary["failed"] else ""
     return (
