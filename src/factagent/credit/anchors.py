@@ -51,7 +51,7 @@ class _Leader:
         self.grams = _grams(text)
         self.matcher = SequenceMatcher(None, "", text)
 
-    def resembles(self, text: str, grams: Counter[str], threshold: float) -> bool:
+    def resembles(self, text: str, grams: frozenset[str], threshold: float) -> bool:
         """Whether the ratio reaches the threshold. Most texts are turned away before difflib sees them.
 
         With M matched characters of T, 2 M / T >= threshold, at most (1 - threshold) T characters are unmatched. An
@@ -63,7 +63,7 @@ class _Leader:
         if abs(own - other) > slack + _ROUNDING:
             return False
         spoilt = GRAM * (slack + own - other) / 2 + (GRAM - 1) * (slack + other - own) / 2
-        if (grams & self.grams).total() < own - GRAM + 1 - spoilt - _ROUNDING:
+        if len(grams & self.grams) < own - GRAM + 1 - spoilt - _ROUNDING:
             return False
         self.matcher.set_seq1(text)
         return self.matcher.ratio() >= threshold
@@ -79,8 +79,15 @@ def _join(text: str, leaders: list[_Leader], threshold: float | None) -> int:
     return len(leaders) - 1
 
 
-def _grams(text: str) -> Counter[str]:
-    return Counter(text[start : start + GRAM] for start in range(len(text) - GRAM + 1))
+def _grams(text: str) -> frozenset[str]:
+    """The n-grams of a text, repeats told apart by their number, so that common members are common occurrences."""
+    seen: Counter[str] = Counter()
+    grams = []
+    for start in range(len(text) - GRAM + 1):
+        gram = text[start : start + GRAM]
+        grams.append(f"{gram}{seen[gram]}")
+        seen[gram] += 1
+    return frozenset(grams)
 
 
 def _observed(question: Question, steps: Sequence[Step]) -> list[str]:
