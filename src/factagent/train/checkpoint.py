@@ -21,12 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from factagent.errors import CorruptError, DataError, UsageError
+from factagent.train.tensor_files import load_optimizer, optimizer_parts, read_tensors, tensor_bytes
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -55,7 +54,7 @@ class Checkpoint:
         tensors: dict[str, Tensor] = {}
         for name in self._files_of(part):
             if name.endswith(".safetensors") and name != "optimizer.safetensors":
-                tensors |= _read_tensors(self.path / part / name)
+                tensors |= read_tensors(self.path / part / name)
         return tensors
 
     def restore_optimizer(self, optimizer: torch.optim.Optimizer, part: str = "") -> None:
@@ -70,17 +69,8 @@ class Checkpoint:
         folder = self.path / part
         if "optimizer.json" not in self._files_of(part):
             raise DataError(f"{folder}: holds no optimizer; it can be loaded as a policy but not resumed")
-        saved = json.loads((folder / "optimizer.json").read_bytes())
-        _check_optimizer(folder, saved["param_groups"], optimizer)
-        state: dict[int, dict[str, Any]] = {int(index): dict(values) for index, values in saved["state"].items()}
-        for key, tensor in _read_tensors(folder / "optimizer.safetensors").items():
-            index, name = key.split(".", 1)
-            state.setdefault(int(index), {})[name] = tensor
-        _check_shapes(folder, state, optimizer)
-        groups = [
-            _as_before(group, now) for group, now in zip(saved["param_groups"], optimizer.param_groups, strict=True)
-        ]
-        optimizer.load_state_dict({"state": state, "param_groups": groups})
+        described = json.loads((folder / "optimizer.json").read_bytes())
+        load_optimizer(folder, described, read_tensors(folder / "optimizer.safetensors"), optimizer)
 
     def _files_of(self, part: str) -> list[str]:
         """Names of the files that stand in the folder of a part (the policy's: in the checkpoint itself)."""
@@ -145,13 +135,13 @@ def save_checkpoint(
     if callable(weights):
         weights(temporary)
     else:
-        _write(temporary / "model.safetensors", _tensor_bytes(weights))
+        _write(temporary / "model.safetensors", tensor_bytes(weights))
     if optimizer is not None:
         _write_optimizer(temporary, optimizer)
     for name, part in (parts or {}).items():
         folder = _plain(temporary, name, "part")
         folder.mkdir()
-        _write(folder / "model.safetensors", _tensor_bytes(part.weights))
+        _write(folder / "model.safetensors", tensor_bytes(part.weights))
         _write_optimizer(folder, part.optimizer)
     _write(temporary / "state.json", _json_bytes(dict(state or {})))
     for name, content in (extra_files or {}).items():
@@ -243,8 +233,8 @@ def _plain(directory: Path, name: str, what: str) -> Path:
 
 def _write_optimizer(directory: Path, optimizer: torch.optim.Optimizer) -> None:
     """An optimizer's tensors and the rest of its state."""
-    tensors, described = _optimizer_parts(optimizer)
-    _write(directory / "optimizer.safetensors", _tensor_bytes(tensors))
+    tensors, described = optimizer_parts(optimizer)
+    _write(directory / "optimizer.safetensors", tensor_bytes(tensors))
     _write(directory / "optimizer.json", _json_bytes(described))
 
 
@@ -315,66 +305,3 @@ def _delete(path: Path) -> None:
     doomed = path.with_name(path.name + ".tmp")
     path.rename(doomed)
     shutil.rmtree(doomed)
-
-
-def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Safetensors bytes. Of tensors that are one and the same (tied weights) the first is written, the others named."""
-    kept: dict[str, Tensor] = {}
-    aliases: dict[str, str] = {}
-    seen: dict[tuple[Any, ...], str] = {}
-    for name in sorted(tensors):
-        tensor = tensors[name].detach()
-        key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if tensor.numel() and key in seen:
-            aliases[name] = seen[key]
-        else:
-            seen[key] = name
-            kept[name] = tensor.cpu().contiguous()
-    metadata = {"format": "pt"} | ({"tied": json.dumps(aliases, sort_keys=True)} if aliases else {})
-    return safetensors.torch.save(kept, metadata)
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """Tensors of a safetensors file, tied ones under each name."""
-    tensors: dict[str, Tensor] = safetensors.torch.load_file(path)
-    with safetensors.safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-    return tensors | {name: tensors[first] for name, first in json.loads(metadata.get("tied", "{}")).items()}
-
-
-def _optimizer_parts(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as tensors named `index.key`, and the rest (scalars, groups) as JSON."""
-    state_dict = optimizer.state_dict()
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, dict[str, Any]] = {}
-    for index, values in state_dict["state"].items():
-        scalars[str(index)] = {key: value for key, value in values.items() if not isinstance(value, Tensor)}
-        # A clone, since two state tensors may share memory with nothing else in common.
-        tensors |= {f"{index}.{key}": value.clone() for key, value in values.items() if isinstance(value, Tensor)}
-    return tensors, {"state": scalars, "param_groups": state_dict["param_groups"]}
-
-
-def _as_before(saved: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """A saved group with its lists as the tuples they were (JSON knows only lists)."""
-    return {key: tuple(value) if isinstance(now.get(key), tuple) else value for key, value in saved.items()}
-
-
-def _check_optimizer(path: Path, groups: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse an optimizer over another number of groups or parameters."""
-    there, here = ([len(group["params"]) for group in side] for side in (groups, optimizer.param_groups))
-    if there != here:
-        raise DataError(
-            f"{path}: its optimizer has parameters {there} a group, yours {here}; resume with the same model"
-        )
-
-
-def _check_shapes(path: Path, state: Mapping[int, Mapping[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Refuse moments whose shape is not their parameter's."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for index, values in state.items():
-        for key, value in values.items():
-            if isinstance(value, Tensor) and value.dim() and value.shape != parameters[index].shape:
-                raise DataError(
-                    f"{path}: optimizer tensor {index}.{key} has shape {tuple(value.shape)}, its parameter "
-                    f"{tuple(parameters[index].shape)}; resume with the same model"
-                )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -39,13 +39,13 @@ INITIAL_VALUE = 0.01
 class ValueModel(torch.nn.Module):
     """A backbone and a linear head: states in, one scalar a state out."""
 
-    def __init__(self, backbone: PreTrainedModel, seed: int) -> None:
-        """Copy the backbone; draw the head's weights from `seed`, so small that values start at about +-0.01."""
+    def __init__(self, policy: PreTrainedModel, seed: int) -> None:
+        """Copy the policy's backbone; draw the head from `seed`, so small that values start at about +-0.01."""
         super().__init__()
-        self.backbone: PreTrainedModel = copy.deepcopy(backbone)
+        self.backbone = cast("PreTrainedModel", copy.deepcopy(policy.base_model))
         self.backbone.requires_grad_(True)
-        like = next(backbone.parameters())
-        width = int(backbone.config.hidden_size)
+        like = next(policy.parameters())
+        width = int(policy.config.hidden_size)
         self.head = torch.nn.Linear(width, 1)
         draws = torch.Generator().manual_seed(seed_of((seed, "value head")))
         with torch.no_grad():
@@ -78,7 +78,7 @@ class Critic:
     """
 
     def __init__(self, policy: PreTrainedModel, config: CriticConfig, learner: LearnerConfig, seed: int) -> None:
-        self.model = ValueModel(policy.base_model, seed).eval()
+        self.model = ValueModel(policy, seed).eval()
         self.config = config
         self.learner = learner
         self.optimizer = torch.optim.AdamW(
