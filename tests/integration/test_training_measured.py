@@ -181,9 +181,11 @@ def test_igpo_needs_tokens_and_a_gold_answer(played: Any, config_file: Path) -> 
         gold_logprobs(scripted.groups, protocol, policy)
 
 
-def test_trees_must_make_the_group(config_file: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"set rollout\.group_size=6"):
-        start_training(config_of(config_file, *SHORT, "credit={rule='tree-grpo'}"), tmp_path / "run")
+def test_trees_must_make_the_group(config_file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"group_size is 4, but credit\.trees \* credit\.leaves make groups of 6"):
+        config_of(config_file, "credit={rule='tree-grpo'}")
+    with pytest.raises(ConfigError, match=r"leaves = 4, but a tree grows 1 \+ rounds \* expansions = 3"):
+        config_of(config_file, "credit={rule='tree-grpo', leaves=4}", "rollout.group_size=8")
 
 
 # --- environments --------------------------------------------------------------------------------------------------

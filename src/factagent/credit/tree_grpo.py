@@ -8,11 +8,11 @@ Leaves of a tree share a prefix, so what tells them apart is what came behind it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from factagent.credit.advantages import outcome_advantages
 from factagent.credit.assign import GroupCredit
@@ -41,6 +41,18 @@ class TreeGrpoConfig(RuleConfig):
     """L, rounds of expansion."""
     leaves: Annotated[int, Field(ge=1)] = 3
     """k, leaves kept of each tree."""
+
+    @property
+    def group_size(self) -> int:
+        """Members of a group: the leaves kept of all trees."""
+        return self.trees * self.leaves
+
+    @model_validator(mode="after")
+    def _grown(self) -> Self:
+        grown = 1 + self.rounds * self.expansions
+        if self.leaves > grown:
+            raise ValueError(f"leaves = {self.leaves}, but a tree grows 1 + rounds * expansions = {grown}")
+        return self
 
 
 def assign_tree_grpo(groups: Sequence[Group], config: TreeGrpoConfig, measured: Measured | None) -> list[GroupCredit]:

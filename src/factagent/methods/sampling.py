@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from factagent.credit.rule_choice import AnyRule
 from factagent.credit.tree_grpo import TreeGrpoConfig
-from factagent.errors import ConfigError
 from factagent.methods.tree import TreeSettings, sample_trees
 from factagent.policies.base import Policy
 from factagent.protocols.base import AgentProtocol
@@ -50,20 +49,8 @@ def sample(
         ConfigError: the rule's trees do not make groups of `settings.group_size`.
     """
     if isinstance(rule, TreeGrpoConfig):
-        shape = tree_settings(rule)
+        shape = TreeSettings(rule.trees, rule.expansions, rule.rounds, rule.leaves)
         return Sampled(*sample_trees(questions, protocol, policy, retriever, settings, key, shape))
     groups = sample_groups(questions, protocol, policy, retriever, settings, key)
     steps = (step for group in groups for trajectory in group.trajectories for step in trajectory.steps)
     return Sampled(groups, None, sum(step.generation.sampled_tokens for step in steps))
-
-
-def tree_settings(rule: TreeGrpoConfig) -> TreeSettings:
-    """The shape of the rule's trees.
-
-    Raises:
-        ConfigError: it keeps more leaves than grow.
-    """
-    try:
-        return TreeSettings(rule.trees, rule.expansions, rule.rounds, rule.leaves)
-    except ValueError as error:
-        raise ConfigError(f"credit: {error}") from error

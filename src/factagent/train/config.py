@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from factagent.config_presets import Mode, Preset, PresetModel
 from factagent.credit.config import CreditConfig
 from factagent.credit.rule_choice import AnyRule
+from factagent.credit.tree_grpo import TreeGrpoConfig
 from factagent.data.world.config import WorldConfig
 from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
 from factagent.methods.registry import preset_of
@@ -189,5 +190,15 @@ class RunConfig(Table, PresetModel):
             raise ValueError(
                 f"credit.needs_facts is true, but protocol '{self.rollout.protocol}' keeps no facts, so that no answer "
                 "would earn anything; set credit.needs_facts = false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _trees(self) -> Self:
+        credit = self.credit
+        if isinstance(credit, TreeGrpoConfig) and self.rollout.group_size != credit.group_size:
+            raise ValueError(
+                f"rollout.group_size is {self.rollout.group_size}, but credit.trees * credit.leaves make groups of "
+                f"{credit.group_size}; set it to that"
             )
         return self
