@@ -170,6 +170,11 @@ def test_a_run_that_was_started_otherwise_is_not_gone_on_with(tmp_path: Path) ->
         ConfigError, match=r"one\.seed0: was started with learner\.kl_coef = 0\.1, the arena now says 0\.3"
     ):
         check_arena(arena_of(tmp_path, ARENA + "[shared.learner]\nkl_coef = 0.3\n"), places)
+    curriculum = ARENA + '[shared.environment]\nkind = "corpus-noise"\n'
+    fresh = planned_runs(arena_of(tmp_path, curriculum), places)[1]
+    RunDirectory.create(fresh.path, dump_toml(fresh.config))
+    with pytest.raises(ConfigError, match=r"two\.seed0: was started with schedule\.steps = 4, the arena now says 9"):
+        check_unchanged(fresh.path, planned_runs(arena_of(tmp_path, curriculum, "steps=9"), places)[1].config)
     other = run.config.model_copy(update={"model": run.config.model.model_copy(update={"path": "elsewhere"})})
     check_unchanged(run.path, other, cold_start="react")
     with pytest.raises(ConfigError, match=r"model\.path = 'tiny', the arena now says 'elsewhere'"):

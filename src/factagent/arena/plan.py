@@ -21,8 +21,7 @@ from factagent.errors import ConfigError, UsageError
 from factagent.evaluation.config import differences
 from factagent.train.config import RunConfig
 
-_FREE = frozenset({"name", "schedule.steps"})
-"""Keys that may differ between a run as it was started and as the arena would start it now."""
+STEPS = "schedule.steps"
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,15 @@ def cold_start_config(arena: ArenaConfig, protocol: str) -> RunConfig:
 def check_unchanged(directory: Path, now: RunConfig, cold_start: str | None = None) -> None:
     """Refuse to go on with a run that was started with other settings: its figures would not be comparable.
 
+    Its name may differ, the checkpoint of its cold start may have moved, and it may get more steps, unless they decide
+    what its environment answers (a curriculum).
+
     Raises:
         ConfigError: a key differs that decides the results.
     """
     before = load_config(RunConfig, directory / "config.toml")
-    free = _FREE | ({"model.path"} if cold_start else set())
+    free = {"name"} | ({"model.path"} if cold_start else set())
+    free |= {STEPS} if now.environment.kind == "retriever" else set()
     for key, old, new in differences(before.model_dump(mode="json"), now.model_dump(mode="json"), ""):
         if key not in free:
             raise ConfigError(
