@@ -43,6 +43,8 @@ from factagent.train.run import resume_training, start_training
 
 STEPS = 8
 GIVE_UP_S = 600.0
+KILL_WITHIN = 0.25
+"""Instants of kills are drawn from this first share of what an unbroken run takes: about two checkpoints' time."""
 
 COMMON = (
     "threads=1",
@@ -191,7 +193,7 @@ def train_killed(unbroken: Unbroken, out: Path, draws: random.Random, more: Call
     while more():
         begun = (run / "config.toml").exists()
         child = in_child(lambda b=begun: resume_training(run) if b else start_training(unbroken.config, run), log)
-        if wait_to_kill(child, run, draws, unbroken.seconds / 2, tally):
+        if wait_to_kill(child, run, draws, KILL_WITHIN * unbroken.seconds, tally):
             check(run, unbroken, tally)
             print(f"kill {tally.kills}, faults {len(tally.faults)}", file=sys.stderr, flush=True)
             if run.exists() and not (run / "config.toml").exists():
