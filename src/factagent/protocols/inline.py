@@ -8,6 +8,7 @@ Actions are read from replies only: tags in a passage are broken before they are
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from string import Template
 from typing import ClassVar
@@ -21,7 +22,7 @@ from factagent.types import Action, Invalid, Message, Step
 
 
 @dataclass(frozen=True)
-class InlineProtocol:
+class InlineProtocol(ABC):
     """The part that Search-R1, AutoRefine, ZeroSearch and ReSearch have in common.
 
     Raises:
@@ -63,13 +64,13 @@ class InlineProtocol:
         """What the last reply brought, as it stands behind it in the assistant's turn."""
         return self._feedback(state.steps[-1], state.round, state.max_rounds) if state.steps else None
 
+    @abstractmethod
     def cut(self, text: str) -> str:
         """What counts of a reply; the rest is not shown again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parse(self, text: str, state: State) -> Action:
         """The action of a reply, whatever the state; total over any string."""
-        raise NotImplementedError
 
     def _feedback(self, step: Step, next_round: int, last: int) -> str:
         prompt, action = self.prompt, step.action
