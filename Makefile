@@ -1,5 +1,6 @@
 # make demo   set everything up, train a small search agent, write runs/demo/report.html
 # make test   set everything up, run the tests
+# make test-verl  a second environment with verl, its tests (CPU only, ten minutes at most)
 # make lint   ruff, mypy --strict, import-linter
 # make bench  the benchmarks that take minutes
 
@@ -9,7 +10,11 @@ INSTALLED := .venv/.installed
 TORCH := torch==2.13.0
 DEMO := runs/demo
 
-.PHONY: demo test lint bench clean
+VERL := .venv-verl
+VERL_INSTALLED := $(VERL)/.installed
+VERL_SECONDS ?= 900
+
+.PHONY: demo test test-verl lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(INSTALLED)
@@ -20,6 +25,11 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadfile --durations 10
+
+# Ray and hydra leave files where they run; whatever hangs is ended.
+test-verl: $(VERL_INSTALLED)
+	OMP_NUM_THREADS=1 timeout --kill-after 20 $(VERL_SECONDS) $(VERL)/bin/python -m pytest -q --confcutdir tests/verl \
+	  -o filterwarnings=default --durations 10 tests/verl
 
 # Every check runs, so that one report shows everything; any failure fails the target.
 lint: $(INSTALLED)
@@ -49,4 +59,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH) -c constraints.txt
 	@echo "installing factagent and its other dependencies"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	@touch $@
+
+# verl in an environment of its own: it takes an older transformers than the rest.
+$(VERL_INSTALLED): pyproject.toml constraints-verl.txt
+	@test -x $(VERL)/bin/python || { echo "making $(VERL)"; $(PYTHON) -m venv $(VERL); }
+	@echo "installing $(TORCH) (the largest part; a minute or more)"
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH) -c constraints-verl.txt
+	@echo "installing verl and what the adapters need"
+	@$(VERL)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-verl.txt -e '.[verl]' pytest
 	@touch $@

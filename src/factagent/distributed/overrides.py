@@ -95,6 +95,11 @@ def check(config: RunConfig, cluster: ClusterConfig) -> None:
             "credit.process_scale = 'batch-std' looks at the whole batch, but the engine verl assigns credit group by "
             'group; use "raw", or engine = "local"'
         )
+    if learner.llds_coef > 0 and learner.llds_answer != "same":
+        raise ConfigError(
+            f"learner.llds_answer = '{learner.llds_answer}' looks at the searches of the whole batch, but the engine "
+            'verl builds rows group by group; use "same", or engine = "local"'
+        )
     if rollout.max_prompt_tokens is None:
         raise ConfigError(
             "rollout.max_prompt_tokens is not set; the engine verl reserves memory for the longest prompt, so give it "
@@ -248,6 +253,8 @@ def _ray(cluster: ClusterConfig) -> Overrides:
     keys: Overrides = {
         f"+ray_kwargs.ray_init.runtime_env.env_vars.{name}": value for name, value in environment_of(cluster).items()
     }
+    if cluster.nodes > 1:
+        keys["+ray_kwargs.ray_init.address"] = "auto"
     if cluster.cpus is not None:
         keys["ray_kwargs.ray_init.num_cpus"] = cluster.cpus
     if cluster.device == "cpu":

@@ -80,6 +80,7 @@ class _Server:
         self._log = log
         command = [sys.executable, "-m", "factagent.cli", "serve", "retrieval"]
         command += ["--index", index, "--host", config.host, "--port", "0"]
+        command += ["--device", config.device, "--threads", str(config.threads)]
         command += [] if config.token_env is None else ["--token-env", config.token_env]
         with log.open("ab") as errors:
             self._process = subprocess.Popen(  # noqa: S603 (our own command, no shell)

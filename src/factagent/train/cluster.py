@@ -31,6 +31,10 @@ class ServersConfig(Table):
     """What started servers search (`factagent serve retrieval --index`). Unset: BM25 over the run's corpus."""
     count: int = Field(default=1, ge=1)
     """Servers to start."""
+    device: str = "cpu"
+    """Where started servers encode queries and search dense vectors; a GPU is shared with training and sampling."""
+    threads: int = Field(default=4, ge=1)
+    """Threads of one search in a started server."""
     host: str = "127.0.0.1"
     """Address on which started servers listen and workers ask; several nodes need one that all of them reach."""
     ready_s: float = Field(default=900.0, gt=0)
@@ -101,6 +105,8 @@ class ClusterConfig(Table):
                 f"with {self.nodes} nodes, 'servers.host = \"{self.servers.host}\"' is out of the others' reach; "
                 "give the driver's address, or servers that are there ('servers.urls')"
             )
+        if self.nodes > 1 and self.cpus is not None:
+            raise ValueError("'cpus' is for a Ray that the run starts itself; with several nodes Ray runs already")
         if self.device == "cpu" and (self.tensor_parallel, self.sequence_parallel, self.offload) != (1, 1, "none"):
             raise ValueError("'device = \"cpu\"' knows neither tensor_parallel, sequence_parallel nor offload")
         return self
