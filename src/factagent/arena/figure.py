@@ -95,7 +95,8 @@ def _draw(
         # "$" would start a formula.
         label = title.replace("$", r"\$")
         axes.plot(places, means, color=colour, linestyle=style, linewidth=1.5, label=label)
-        axes.fill_between(places, low, high, color=colour, alpha=0.08, linewidth=0)
+        # Many bands lie on top of each other.
+        axes.fill_between(places, low, high, color=colour, alpha=min(0.1, 0.25 / len(titles)), linewidth=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
     axes.grid(axis="y")
     axes.margins(x=0.02)

@@ -138,8 +138,8 @@ def _cost(table: Mapping[str, Any]) -> Section:
         numbers = [cost["prompt_tokens"], cost["response_tokens"], cost["measure_tokens"], cost.get("tokens_in_all")]
         cells = [NONE if number is None else f"{number:,.0f}" for number in numbers]
         rows.append([row["title"], *cells, *(f"{cost[f'seconds.{phase}']:.2f}" for phase in SECONDS)])
-    head = ("entry", "prompt tokens", "generated", "generated in measuring", "generated in the whole run")
-    head = (*head, *(f"{phase}, s" for phase in SECONDS))
+    tokens = ("prompt tokens", "generated", "generated in measuring", "generated in the whole run")
+    head = ("entry", *tokens, *(f"{phase}, s" for phase in SECONDS))
     note = (
         "Means a training step, but for the whole run's tokens; measuring is what a credit rule samples or scores "
         "beyond the group."
