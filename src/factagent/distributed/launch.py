@@ -85,7 +85,7 @@ def _train(config: RunConfig, run: RunDirectory, steps: int | None) -> dict[str,
     if done is not None:
         overrides["trainer.val_before_train"] = False
     load_questions(config.data)
-    with search_servers(cluster.servers, data_paths(config.data).corpus, run.path) as urls:
+    with search_servers(cluster.servers, data_paths(config.data).needed_corpus, run.path) as urls:
         _run_verl(config, run, overrides, urls)
     summary: dict[str, Any] = json.loads(run.summary_path.read_bytes())
     return summary

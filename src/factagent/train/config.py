@@ -12,7 +12,7 @@ from factagent.credit.config import CreditConfig
 from factagent.credit.rule_choice import AnyRule
 from factagent.credit.tree_grpo import TreeGrpoConfig
 from factagent.data.world.config import WorldConfig
-from factagent.evaluation.config import EpisodeConfig, ModelConfig, Table
+from factagent.evaluation.config import EpisodeConfig, ModelConfig, RetrieverConfig, Table
 from factagent.methods.registry import preset_of
 from factagent.protocols import PROTOCOLS
 from factagent.rollout import RolloutSettings
@@ -32,6 +32,8 @@ class DataConfig(Table):
     train: Path | None = None
     dev: Path | None = None
     facts: Path | None = None
+    retriever: RetrieverConfig | None = None
+    """An index or a server to search instead of BM25 over `corpus`, which is then not needed."""
     world: WorldConfig | None = None
     types: tuple[str, ...] = ()
     """Keep only questions of these types (all where empty)."""
@@ -42,6 +44,8 @@ class DataConfig(Table):
     def _complete(self) -> Self:
         if self.world is not None and self.directory is None:
             raise ValueError("'world' needs 'directory', the place where it is built")
+        if self.retriever is not None and self.retriever.corpus is not None:
+            raise ValueError("'retriever.corpus' is the key 'corpus' here; give 'retriever.spec'")
         return self
 
 
@@ -191,6 +195,12 @@ class RunConfig(Table, PresetModel):
                 f"credit.needs_facts is true, but protocol '{self.rollout.protocol}' keeps no facts, so that no answer "
                 "would earn anything; set credit.needs_facts = false"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _searches(self) -> Self:
+        if self.engine == "verl" and self.data.retriever is not None:
+            raise ValueError("'data.retriever' is for engine 'local'; engine 'verl' asks 'cluster.servers'")
         return self
 
     @model_validator(mode="after")

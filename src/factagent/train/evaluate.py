@@ -45,7 +45,7 @@ def config_of_run(directory: Path, step: int | None = None) -> EvalConfig:
         threads=config.threads,
         model=EvalModelConfig(path=str(_checkpoint(run, step)), device=config.model.device),
         rollout=EvalRolloutConfig(**method, precision=config.rollout.precision),
-        retriever=RetrieverConfig(corpus=paths.corpus),
+        retriever=config.data.retriever or RetrieverConfig(corpus=paths.needed_corpus),
         sets=(SetConfig(name="dev", path=paths.dev, types=config.data.types, hops=config.data.hops),),
     )
 

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from factagent.data.corpus import read_facts
-from factagent.data.sources import open_corpus, open_questions
+from factagent.data.sources import open_questions
 from factagent.data.world.build import build_world
 from factagent.errors import ConfigError, DataError
+from factagent.evaluation.config import RetrieverConfig
 from factagent.evaluation.local import load_model
+from factagent.evaluation.retrievers import open_blocking
 from factagent.policies.scripted import ScriptedExpert
 from factagent.policies.transformers import TransformersPolicy
 from factagent.protocols.base import AgentProtocol
 from factagent.retrieval.base import Retriever
-from factagent.retrieval.bm25 import BM25Index
 from factagent.train.config import DataConfig, RunConfig
 from factagent.types import Question, Triple
 
@@ -35,10 +36,22 @@ class Data:
 class DataPaths:
     """Where a configuration's files are."""
 
-    corpus: Path
+    corpus: Path | None
+    """None where another retriever is searched."""
     train: Path
     dev: Path
     facts: Path | None
+
+    @property
+    def needed_corpus(self) -> Path:
+        """The passages, for those who must read them.
+
+        Raises:
+            ConfigError: the configuration names a retriever instead.
+        """
+        if self.corpus is None:
+            raise ConfigError("data.retriever takes the place of data.corpus, whose passages are needed here; unset it")
+        return self.corpus
 
 
 def data_paths(config: DataConfig) -> DataPaths:
@@ -63,7 +76,7 @@ def data_paths(config: DataConfig) -> DataPaths:
             raise ConfigError(f"data.facts: {facts} does not exist; correct the path or leave the key out")
         facts = None
     return DataPaths(
-        resolve("corpus", config.corpus, "corpus.jsonl"),
+        resolve("corpus", config.corpus, "corpus.jsonl") if config.retriever is None else None,
         resolve("train", config.train, "qa.train.jsonl"),
         resolve("dev", config.dev, "qa.dev.jsonl"),
         facts,
@@ -82,13 +95,13 @@ def load_questions(config: DataConfig) -> tuple[list[Question], list[Question]]:
 
 
 def load_data(config: DataConfig) -> Data:
-    """Read (and for a built-in world first build) what a run needs, and index the passages."""
+    """Read (and for a built-in world first build) what a run needs, and open the retriever or index the passages."""
     train, dev = load_questions(config)
     paths = data_paths(config)
     return Data(
         train,
         dev,
-        BM25Index.build(open_corpus(paths.corpus)),
+        open_blocking(config.retriever or RetrieverConfig(corpus=paths.needed_corpus)),
         dict(read_facts(paths.facts)) if paths.facts else {},
     )
 

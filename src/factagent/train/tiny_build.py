@@ -65,7 +65,7 @@ def _initialise(config: RunConfig, size: TinyConfig, directory: Path) -> None:
     questions: Iterable[Question] = chain(read_questions(paths.train), read_questions(paths.dev))
     facts = read_facts(paths.facts) if paths.facts else {}
     triples: Iterable[Triple] = (triple for stated in facts.values() for triple in stated)
-    tokenizer = build_tokenizer(collect_words(read_passages(paths.corpus), questions, triples))
+    tokenizer = build_tokenizer(collect_words(read_passages(paths.needed_corpus), questions, triples))
     model = build_model(size, tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
     tokenizer.save_pretrained(directory)
