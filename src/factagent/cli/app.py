@@ -34,6 +34,7 @@ COMMANDS = {
     "methods": ("methods:methods", "List the methods, or print what one of them sets."),
     "compare": ("compare:compare", "Hold evaluations against each other, question by question."),
     "ask": ("ask:ask", "Ask a question of your own documents."),
+    "export": ("export:export", "Write a checkpoint of a cluster run as a model directory."),
     "report": ("report:report", "Write one HTML file about one or several runs."),
     "parse": ("parse:parse", "Read model replies as actions."),
     "score": ("score:score", "Score predictions against gold answers: EM, F1, cover-EM."),

@@ -53,7 +53,7 @@ def start_cluster_training(config: RunConfig, out: Path, steps: int | None = Non
         ConfigError: verl cannot honour the configuration.
         RetrievalError: a search server does not answer.
     """
-    _require_verl()
+    require_verl()
     overrides_of(config, out, steps)
     return _train(config, RunDirectory.create(out, dump_toml(config)), steps)
 
@@ -64,7 +64,7 @@ def resume_cluster_training(directory: Path, steps: int | None = None) -> dict[s
     Raises:
         UsageError: fewer steps were asked for than are done.
     """
-    _require_verl()
+    require_verl()
     run = RunDirectory.open(directory)
     config = load_config(RunConfig, run.config_path, ())
     return _train(config, run, steps)
@@ -137,6 +137,11 @@ def _compose(overrides: Overrides) -> Any:
         raise ConfigError(f"verl refuses the configuration: {problem}; correct the table cluster.verl") from error
 
 
-def _require_verl() -> None:
+def require_verl() -> None:
+    """Say what to install where verl is not.
+
+    Raises:
+        MissingExtraError: verl is not installed.
+    """
     if find_spec("verl") is None:
         raise MissingExtraError.of("verl", "verl")

@@ -28,7 +28,7 @@ CPU_MODULE = "factagent.distributed.cpu"
 CHECKPOINTS = "verl"
 """Folder of the run directory with verl's own sharded checkpoints, from which it resumes."""
 
-_PLAIN = re.compile(r"(?!(true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./:@-]*", re.IGNORECASE)
+_PLAIN = re.compile(r"(?!(true|false|null|nan|inf)$)[A-Za-z_/][A-Za-z0-9_./-]*", re.IGNORECASE)
 """Text that needs no quotes: nothing that could be read as a number or a keyword."""
 
 
@@ -176,8 +176,8 @@ def _actor(config: RunConfig, cluster: ClusterConfig) -> Overrides:
         "actor_rollout_ref.ref.fsdp_config.param_offload": cluster.offload == "all",
         "actor_rollout_ref.ref.use_torch_compile": gpu,
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile": gpu,
-        **_arithmetic(f"{actor}.fsdp_config", learner.precision),
-        **_arithmetic("actor_rollout_ref.ref.fsdp_config", learner.precision),
+        **arithmetic(f"{actor}.fsdp_config", learner.precision),
+        **arithmetic("actor_rollout_ref.ref.fsdp_config", learner.precision),
         f"{actor}.grad_clip": learner.grad_clip,
         f"{actor}.optim.clip_grad": learner.grad_clip,
         f"{actor}.optim.lr": learner.learning_rate,
@@ -191,7 +191,7 @@ def _actor(config: RunConfig, cluster: ClusterConfig) -> Overrides:
     }
 
 
-def _arithmetic(engine: str, precision: str) -> Overrides:
+def arithmetic(engine: str, precision: str) -> Overrides:
     """Weights are kept in fp32; matrix products run in `precision`, and sums over ranks in fp32.
 
     Left alone, verl computes in bf16 whatever `dtype` says.

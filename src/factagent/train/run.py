@@ -21,6 +21,7 @@ from factagent.train.checkpoint import Checkpoint, discard_after, latest, load_c
 from factagent.train.config import RunConfig
 from factagent.train.interrupt import Interrupt
 from factagent.train.loop import Trainer
+from factagent.train.samples import Sample
 from factagent.train.session import restore_training_state, save_training_state
 from factagent.train.setup import Data, expert_of, load_data, load_policy
 from factagent.train.sft import batches, collect, fit, sft_samples
@@ -126,13 +127,21 @@ def _sft(config: RunConfig, run: RunDirectory) -> Path:
     prepare_process(config.threads, config.seed)
     with run.lock():
         policy = load_policy(config)
-        _collect_once(config, run, policy)
-        groups = [group for _, group, _ in read_groups(run.path, 0)]
-        codec = ChatCodec(policy.tokenizer)
-        samples = sft_samples(groups, protocol_of(config.rollout), codec, config.rollout.max_rounds)
-        if not samples:
-            raise DataError(f"{run.path}: no trajectory passed the filter; sample more, or cold-start from the expert")
-        return _fit(config, run, policy, samples)
+        return _fit(config, run, policy, collected_samples(config, run, policy))
+
+
+def collected_samples(config: RunConfig, run: RunDirectory, policy: TransformersPolicy) -> list[Sample]:
+    """The samples of a cold start, from trajectories that are collected first where the run does not hold them yet.
+
+    Raises:
+        DataError: no trajectory passed the filter.
+    """
+    _collect_once(config, run, policy)
+    groups = [group for _, group, _ in read_groups(run.path, 0)]
+    samples = sft_samples(groups, protocol_of(config.rollout), ChatCodec(policy.tokenizer), config.rollout.max_rounds)
+    if not samples:
+        raise DataError(f"{run.path}: no trajectory passed the filter; sample more, or cold-start from the expert")
+    return samples
 
 
 def _collect_once(config: RunConfig, run: RunDirectory, policy: TransformersPolicy) -> None:

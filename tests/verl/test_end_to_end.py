@@ -1,0 +1,201 @@
+"""The whole loop on two CPU ranks: world, search server, reference with KL, validation, checkpoint, resume, report.
+
+The same configuration runs in this process too, and must give the same run: the draws of the CPU sampler are named as
+those of the engine in this process are, so trajectories and credit are equal, and losses and gradients nearly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factagent.analysis.report import write_report
+from factagent.configuration import load_config
+from factagent.evaluation.local import model_path
+from factagent.records import to_plain
+from factagent.runs import read_groups, read_metrics
+from factagent.train.config import RunConfig
+from factagent.train.run import start_training
+
+SECONDS = 420
+
+CONFIG = """
+name = "verl-cpu"
+threads = 1
+engine = "verl"
+
+[data]
+directory = "WORLD"
+
+[data.world]
+hops = [1, 2]
+type_weights = { chain = 1.0 }
+train = 60
+dev = 12
+test = 4
+distractors = 0
+
+[rollout]
+prompt = "factagent-terse"
+group_size = 3
+max_rounds = 6
+max_new_tokens = 64
+max_prompt_tokens = 960
+temperature = 0.7
+precision = "fp32"
+
+[credit]
+encoder = "exact"
+
+[learner]
+learning_rate = 1e-3
+warmup_steps = 4
+updates_per_batch = 2
+token_budget = 2048
+precision = "fp32"
+kl_coef = 0.01
+
+[schedule]
+steps = 2
+questions_per_step = 4
+eval_every = 2
+eval_questions = 6
+checkpoint_every = 1
+
+[cluster]
+device = "cpu"
+gpus_per_node = 2
+workers = 1
+cpus = 16
+"""
+
+CLOSE = ("loss", "loss_policy", "loss_kl", "grad_norm", "approx_kl", "kl_ref", "ratio_mean", "clip_fraction")
+"""What rounding may change."""
+
+OURS_ALONE = {"seconds", "rows", "rows_added", "sampler_probability_gap", "dropped_groups", "entropy"}
+"""Figures of one engine, or of another moment (verl measures entropy before the update)."""
+
+
+def factagent(*arguments: str, seconds: int = SECONDS) -> dict[str, Any]:
+    """Run the command; whatever hangs is ended with everything that it started."""
+    command = [sys.executable, "-m", "factagent.cli", *arguments]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
+    )
+    try:
+        out, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        out, errors = process.communicate()
+        pytest.fail(f"{' '.join(arguments)} did not end within {seconds} s\n{errors[-3000:]}")
+    assert process.returncode == 0, errors[-4000:]
+    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return result
+
+
+@pytest.fixture(scope="module")
+def configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("verl")
+    path = place / "run.toml"
+    path.write_text(CONFIG.replace("WORLD", str(place / "world")), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(configuration: Path) -> Path:
+    """Two steps of the run."""
+    out = configuration.parent / "run"
+    summary = factagent("train", "--config", str(configuration), "--out", str(out))
+    assert summary["steps"] == 2
+    assert summary["n"] == 6
+    return out
+
+
+@pytest.fixture(scope="module")
+def local(configuration: Path, run: Path) -> Path:
+    """The same configuration in this process."""
+    out = configuration.parent / "local"
+    start_training(load_config(RunConfig, configuration, ("engine=local",)), out)
+    return out
+
+
+def test_trajectories_and_ledger_are_those_of_the_local_engine(run: Path, local: Path) -> None:
+    for step in (1, 2):
+        ours, theirs = list(read_groups(run, step)), list(read_groups(local, step))
+        assert len(ours) == len(theirs) == 4
+        for (_, group, credit), (_, expected, ledger) in zip(ours, theirs, strict=True):
+            assert texts(group) == texts(expected)
+            assert [t.stop_reason for t in group.trajectories] == [t.stop_reason for t in expected.trajectories]
+            assert credit == ledger
+
+
+def texts(group: Any) -> Any:
+    """What was asked, written and found."""
+    return [
+        [(to_plain(step.action), step.generation.text, to_plain(step.observation)) for step in trajectory.steps]
+        for trajectory in group.trajectories
+    ]
+
+
+def test_rows_of_metrics_are_those_of_the_local_engine(run: Path, local: Path) -> None:
+    rows, expected = read_metrics(run), read_metrics(local)
+    assert [row["step"] for row in rows[:3]] == [row["step"] for row in expected] == [0, 1, 2]
+    for ours, theirs in zip(rows, expected, strict=False):
+        shared = set(theirs) - OURS_ALONE - {"measure_tokens", "environment_noise", "ratio_max"}
+        assert shared <= set(ours)
+        for name in shared:
+            if name in CLOSE:
+                assert ours[name] == pytest.approx(theirs[name], abs=1e-4), name
+            else:
+                assert ours[name] == theirs[name], name
+
+
+def test_rows_were_added_and_changed_nothing(run: Path) -> None:
+    rows = read_metrics(run)[1:3]
+    assert any(row["rows_added"] > 0 for row in rows)
+    assert all((row["rows"] + row["rows_added"]) % 4 == 0 for row in rows)
+
+
+def test_the_sampler_has_the_weights_of_the_trainer(run: Path) -> None:
+    assert all(0 <= row["sampler_probability_gap"] < 1e-4 for row in read_metrics(run)[1:3])
+
+
+def test_the_run_directory_reads_like_any_other(run: Path) -> None:
+    page = write_report([run]).read_text("utf-8")
+    assert "verl-cpu" in page
+    assert set(read_metrics(run)[1]["seconds"]) >= {"rollout", "credit", "learn", "total", "ref", "old_log_prob"}
+
+
+def test_a_resumed_run_goes_on(run: Path, local: Path) -> None:
+    before = (run / "metrics.jsonl").read_bytes()
+    summary = factagent("train", "--resume", str(run), "--steps", "3")
+    assert summary["steps"] == 3
+    after = (run / "metrics.jsonl").read_bytes()
+    assert after.startswith(before)
+    rows = read_metrics(run)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    # The questions of step 3, and the learning rate of a warm-up that went on where it stopped.
+    assert rows[3]["questions_seen"] == 12
+    assert rows[3]["learning_rate"] == pytest.approx(1e-3 * 3 / 4)
+    assert rows[3]["grad_norm"] > 0
+
+
+def test_a_checkpoint_is_exported_as_a_model_that_loads(run: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    out = tmp_path / "model"
+    row = factagent("export", str(run), "--out", str(out), "--step", "2")
+    assert row["step"] == 2
+    assert not list(out.glob("*.bin"))
+    assert not list(out.glob("*.pt"))
+    exported = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    start = AutoModelForCausalLM.from_pretrained(model_path("tiny")).state_dict()
+    assert exported.keys() == start.keys()
+    moved = max(float((exported[name].float() - start[name].float()).abs().max()) for name in start)
+    assert 1e-5 < moved < 0.1
