@@ -10,7 +10,7 @@ import pytest
 from factagent.configuration import dump_toml, load_config
 from factagent.credit.rule_choice import AnyRule
 from factagent.distributed.memory import memory_plan, model_size, plan_lines
-from factagent.distributed.overrides import environment_of, lines_of, overrides_of
+from factagent.distributed.overrides import environment_of, lines_of, overrides_of, servers_of
 from factagent.errors import ConfigError, UsageError
 from factagent.train.cluster import ClusterConfig
 from factagent.train.config import RunConfig
@@ -105,6 +105,12 @@ def test_further_keys_of_verl_are_passed_on_and_may_not_contradict() -> None:
         ({"environment": {"kind": "corpus-noise"}}, "environment.kind"),
         ({"learner": {"llds_coef": 0.2, "llds_answer": "paper"}}, "learner.llds_answer"),
         ({"cluster": {"device": "cpu"}}, "learner.precision"),
+        ({"learner": {"llds_coef": 0.2, "llds_answer": "paper"}}, "learner.llds_answer = 'paper'"),
+        ({"rollout": {"top_p": 0.9}, "cluster": {"old_logprobs": "sampled"}}, "rollout.top_p = 0.9"),
+        (
+            {"data": {"retriever": {"spec": "a"}}, "cluster": {"servers": {"index": "b"}}},
+            "data.retriever and cluster.servers both",
+        ),
     ],
 )
 def test_what_verl_cannot_honour_is_an_error_that_names_the_key(changes: dict[str, Any], named: str) -> None:
@@ -156,10 +162,18 @@ def test_only_a_run_on_cpus_changes_the_environment() -> None:
     assert environment_of(ClusterConfig(device="cpu"))["VERL_PLATFORM"] == "cpu"
 
 
+def test_a_runs_own_retriever_is_what_its_servers_search() -> None:
+    assert servers_of(config()).index is None
+    assert servers_of(config(data={"retriever": {"spec": "indexes/wiki", "device": "cuda"}})).index == "indexes/wiki"
+    there = servers_of(config(data={"retriever": {"spec": "http://a:1", "protocol": "verl-agent", "token_env": "T"}}))
+    assert (there.urls, there.protocol, there.token_env) == (("http://a:1",), "verl-agent", "T")
+
+
 @pytest.mark.parametrize("name", ["paper-qwen2.5-3b", "paper-qwen2.5-7b", "one-gpu-lora", "two-nodes"])
 def test_every_recipe_is_one_that_verl_is_given(repository: Path, name: str) -> None:
     run = load_config(RunConfig, repository / "configs" / f"{name}.toml")
     assert run.engine == "verl"
+    assert RunConfig.model_validate_json(run.model_dump_json()) == run
     keys = overrides_of(run, RUN)
     if name.startswith("paper"):
         assert (run.schedule.questions_per_step, run.rollout.group_size, run.schedule.steps) == (128, 6, 500)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factagent.distributed.rows import PER_TOKEN, lay_out, rows_of
-from factagent.train.samples import Sample, mini_batches, step_weights
+from factagent.distributed.rows import PER_TOKEN, lay_out, rows_of, share_of_group
+from factagent.train.aggregation import Aggregation, token_weights
+from factagent.train.samples import Sample, mini_batches
 
 torch = pytest.importorskip("torch")
 
@@ -51,12 +52,16 @@ def test_keys_count_the_rows_of_each_member_and_are_unique() -> None:
     assert [row.key for row in rows] == ["step1q0_0_0", "step1q0_0_1", "step1q0_1_0"]
 
 
-def test_the_weights_of_groups_divided_by_their_number_are_those_of_the_batch() -> None:
+@pytest.mark.parametrize("aggregation", ["step-mean", "token-mean", "trajectory-mean"])
+def test_group_weights_by_their_share_are_those_of_the_batch(aggregation: Aggregation) -> None:
     groups = [[sample(0, 0, 2, [1, 1]), sample(0, 1, 2, [1])], [sample(1, 0, 2, [1, 0, 1, 1]), sample(1, 1, 1, [1])]]
-    whole = step_weights([one for group in groups for one in group])
-    apart = [row.fields["token_weights"] / 2 for g in groups for row in rows_of(g, 1, 0, [0.0, 0.0])]
-    for expected, found in zip(whole, apart, strict=True):
-        assert found.numpy() == pytest.approx(expected, rel=1e-6)
+    groups.append([sample(2, 0, 1, [1] * 9)])
+    whole = token_weights([one for group in groups for one in group], aggregation)
+    rows = [row for number, group in enumerate(groups) for row in rows_of(group, 1, number, [0.0, 0.0], aggregation)]
+    shares = share_of_group(aggregation, [row.tags for row in rows])
+    for expected, row in zip(whole, rows, strict=True):
+        found = row.fields["token_weights"].numpy() * shares[row.tags["group"]]
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 batches = st.lists(st.lists(st.integers(2, 50), min_size=1, max_size=6), min_size=1, max_size=8)

@@ -56,6 +56,7 @@ CASES = {
     "trajectories": Case(append=True),
     "several updates": Case(learner={"updates_per_batch": 3, "warmup_steps": 4}),
     "step ratio": Case(learner={"ratio": "step", "kl_coef": 0.0}),
+    "token mean": Case(append=True, learner={"aggregation": "token-mean", "updates_per_batch": 2}),
     "entropy and llds": Case(learner={"entropy_coef": 0.01, "llds_coef": 0.2, "updates_per_batch": 2}),
 }
 
@@ -183,20 +184,18 @@ def shard(case: Case, directory: Path, rank: int) -> tuple[Any, int]:
     """This rank's rows as the trainer lays them out, rows without loss in the empty places; and rows a mini-batch."""
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
-    from factagent.distributed.rows import lay_out, rows_of
+    from factagent.distributed.rows import lay_out, rows_of, share_of_group
 
     samples = samples_of(case, directory)
     reference = reference_of(load_model(directory))
     updates = case.config(directory).learner.updates_per_batch
     layout = lay_out([s.group for s in samples], [s.length for s in samples], RANKS, updates)
-    groups: list[set[int]] = [set() for _ in range(layout.parts)]
-    for row, part in zip(layout.order, layout.part, strict=True):
-        if row is not None:
-            groups[part].add(samples[row].group)
     fields: list[dict[str, Any]] = []
+    tags: list[dict[str, Any]] = []
     for group in range(5):
         own = [sample for sample in samples if sample.group == group]
-        fields += [row.fields for row in rows_of(own, 1, group, [0.0] * 3)]
+        made = rows_of(own, 1, group, [0.0] * 3, case.config(directory).learner.aggregation)
+        fields, tags = fields + [row.fields for row in made], tags + [row.tags for row in made]
     for sample, row in zip(samples, fields, strict=True):
         row["old_log_probs"] = row["rollout_log_probs"]
         row["ref_log_prob"] = torch.from_numpy(logprobs(reference, sample)).float()
@@ -207,8 +206,13 @@ def shard(case: Case, directory: Path, rank: int) -> tuple[Any, int]:
         if row is None:
             mine.append({name: _added(name, value) for name, value in fields[0].items()})
         else:
-            count = len(groups[layout.part[place]])
-            mine.append(fields[row] | {"token_weights": fields[row]["token_weights"] / count})
+            part = [
+                tags[other]
+                for other, p in zip(layout.order, layout.part, strict=True)
+                if p == layout.part[place] and other is not None
+            ]
+            share = share_of_group(case.config(directory).learner.aggregation, part)[samples[row].group]
+            mine.append(fields[row] | {"token_weights": fields[row]["token_weights"] * share})
     return list_of_dict_to_tensordict(mine), share // layout.parts
 
 

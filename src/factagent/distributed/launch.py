@@ -13,7 +13,14 @@ from typing import Any
 
 from factagent.configuration import dump_toml, load_config
 from factagent.distributed.memory import plan_lines
-from factagent.distributed.overrides import CHECKPOINTS, Overrides, environment_of, lines_of, overrides_of
+from factagent.distributed.overrides import (
+    CHECKPOINTS,
+    Overrides,
+    environment_of,
+    lines_of,
+    overrides_of,
+    servers_of,
+)
 from factagent.distributed.servers import search_servers
 from factagent.errors import ConfigError, MissingExtraError, UsageError
 from factagent.runs import RunDirectory
@@ -77,7 +84,7 @@ def checkpointed_step(run: Path) -> int | None:
 
 
 def _train(config: RunConfig, run: RunDirectory, steps: int | None) -> dict[str, Any]:
-    cluster, target = config.cluster or ClusterConfig(), config.schedule.steps if steps is None else steps
+    target = config.schedule.steps if steps is None else steps
     done = checkpointed_step(run.path)
     if done is not None and done > target:
         raise UsageError(f"{run.path} has {done} steps already; ask for --steps {done} or more")
@@ -85,7 +92,7 @@ def _train(config: RunConfig, run: RunDirectory, steps: int | None) -> dict[str,
     if done is not None:
         overrides["trainer.val_before_train"] = False
     load_questions(config.data)
-    with search_servers(cluster.servers, data_paths(config.data).needed_corpus, run.path) as urls:
+    with search_servers(servers_of(config), data_paths(config.data).needed_corpus, run.path) as urls:
         _run_verl(config, run, overrides, urls)
     summary: dict[str, Any] = json.loads(run.summary_path.read_bytes())
     return summary
@@ -97,7 +104,7 @@ def _run_verl(config: RunConfig, run: RunDirectory, overrides: Overrides, urls: 
     from omegaconf import open_dict
 
     with open_dict(composed):
-        composed.factagent = {"config": dump_toml(config), "run": str(run.path.resolve()), "servers": list(urls)}
+        composed.factagent = {"config": config.model_dump_json(), "run": str(run.path.resolve()), "servers": list(urls)}
     import ray
     from verl.trainer.main_ppo import run_ppo
 

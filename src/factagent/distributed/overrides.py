@@ -13,7 +13,7 @@ from typing import Any
 
 from factagent.errors import ConfigError
 from factagent.evaluation.local import model_path
-from factagent.train.cluster import ClusterConfig, Value
+from factagent.train.cluster import ClusterConfig, ServersConfig, Value
 from factagent.train.config import RunConfig
 
 Overrides = dict[str, Value | Sequence[Value]]
@@ -100,6 +100,17 @@ def check(config: RunConfig, cluster: ClusterConfig) -> None:
             f"learner.llds_answer = '{learner.llds_answer}' looks at the searches of the whole batch, but the engine "
             'verl builds rows group by group; use "same", or engine = "local"'
         )
+    if learner.llds_coef and learner.llds_answer != "same":
+        raise ConfigError(
+            f"learner.llds_answer = '{learner.llds_answer}' weighs answers over the whole batch, which the engine verl "
+            'does not; use "same", or engine = "local"'
+        )
+    if rollout.top_p < 1 and cluster.old_logprobs == "sampled":
+        raise ConfigError(
+            f"rollout.top_p = {rollout.top_p}: log-probabilities that come with the tokens are those of the nucleus; "
+            'set cluster.old_logprobs = "recompute"'
+        )
+    servers_of(config)
     if rollout.max_prompt_tokens is None:
         raise ConfigError(
             "rollout.max_prompt_tokens is not set; the engine verl reserves memory for the longest prompt, so give it "
@@ -120,6 +131,23 @@ def check(config: RunConfig, cluster: ClusterConfig) -> None:
         raise ConfigError(f"model.device = '{config.model.device}' and cluster.device = '{cluster.device}' conflict")
     if cluster.device == "cpu" and (learner.precision, rollout.precision) != ("fp32", "fp32"):
         raise ConfigError("cluster.device = 'cpu' computes in fp32; set learner.precision and rollout.precision to it")
+
+
+def servers_of(config: RunConfig) -> ServersConfig:
+    """The search servers of a run: `cluster.servers`, with `data.retriever` as what they search or where they are.
+
+    Raises:
+        ConfigError: both tables say what is searched.
+    """
+    servers, retriever = (config.cluster or ClusterConfig()).servers, config.data.retriever
+    if retriever is None:
+        return servers
+    if servers.urls or servers.index is not None:
+        raise ConfigError("data.retriever and cluster.servers both say what is searched; leave one out")
+    if not retriever.is_server:
+        return servers.model_copy(update={"index": retriever.spec, "device": retriever.device})
+    asked = {"urls": (str(retriever.spec),), "protocol": retriever.protocol, "token_env": retriever.token_env}
+    return servers.model_copy(update=asked)
 
 
 def _objective(config: RunConfig) -> Overrides:
@@ -210,7 +238,7 @@ def _sampler(config: RunConfig, cluster: ClusterConfig) -> Overrides:
         f"{name}.name": cluster.sampler if gpu else "hf_cpu",
         f"{name}.n": rollout.group_size,
         f"{name}.temperature": rollout.temperature,
-        f"{name}.top_p": 1.0,
+        f"{name}.top_p": rollout.top_p,
         f"{name}.top_k": -1,
         f"{name}.seed": config.seed,
         f"{name}.dtype": {"fp32": "float32", "bf16": "bfloat16"}[rollout.precision],

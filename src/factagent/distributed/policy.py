@@ -35,6 +35,7 @@ class ServerPolicy:
         server: what samples.
         tokenizer: the model's, with a chat template.
         temperature: 0 decodes greedily.
+        top_p: draws from the nucleus of this mass.
         max_prompt_tokens: longer prompts end their episode with finish reason "overlong"; nothing is ever cut.
         max_new_tokens: of a reply.
         stop_ids: further tokens that end a reply.
@@ -52,6 +53,7 @@ class ServerPolicy:
         max_prompt_tokens: int,
         max_new_tokens: int,
         stop_ids: Sequence[int] = (),
+        top_p: float = 1.0,
         named_draws: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
@@ -62,7 +64,7 @@ class ServerPolicy:
         self._named_draws = named_draws
         self._parameters: dict[str, Any] = {
             "temperature": temperature,
-            "top_p": 1.0,
+            "top_p": top_p,
             "top_k": -1,
             "repetition_penalty": 1.0,
             "logprobs": True,

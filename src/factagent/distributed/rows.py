@@ -8,14 +8,16 @@ shares that were counted over real rows only, they change no denominator either.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from factagent.train.samples import Sample, step_weights
+from factagent.train.aggregation import Aggregation, token_weights
+from factagent.train.samples import Sample
 
 PER_TOKEN = ("advantages", "token_weights", "step_ids")
 """Our own fields; each has the length of the response."""
@@ -30,18 +32,25 @@ class Row:
     tags: dict[str, Any]
 
 
-def rows_of(samples: Sequence[Sample], step: int, position: int, rewards: Sequence[float]) -> list[Row]:
+def rows_of(
+    samples: Sequence[Sample],
+    step: int,
+    position: int,
+    rewards: Sequence[float],
+    aggregation: Aggregation = "step-mean",
+) -> list[Row]:
     """The rows of one group.
 
     Args:
-        samples: of that group alone; its weights are then shares of the group, and the trainer divides by the groups.
+        samples: of that group alone; its weights are then shares of the group, to be multiplied by `share_of_group`.
         step: the training step.
         position: of the question in the step's batch; it names the group.
         rewards: outcome reward a member, for verl's own records.
+        aggregation: of what the objective is the mean.
     """
     rows: list[Row] = []
     counts: dict[int, int] = {}
-    for sample, weights in zip(samples, step_weights(samples), strict=True):
+    for sample, weights in zip(samples, token_weights(samples, aggregation), strict=True):
         index = counts.get(sample.member, 0)
         counts[sample.member] = index + 1
         # verl reads member and row number from the last two parts of a key, and the group from what stands before "_".
@@ -55,13 +64,14 @@ def rows_of(samples: Sequence[Sample], step: int, position: int, rewards: Sequen
             "min_global_steps": step - 1,
             "max_global_steps": step - 1,
             "group": position,
+            "loss_tokens": int(sample.loss_mask.sum()),
         }
         rows.append(Row(key, fields_of(sample, weights, rewards[sample.member]), tags))
     return rows
 
 
 def fields_of(sample: Sample, weights: np.ndarray[Any, Any], reward: float = 0.0) -> dict[str, Any]:
-    """A sample under verl's names; `weights` of `samples.step_weights`."""
+    """A sample under verl's names; `weights` of `aggregation.token_weights`."""
     prompt, response = (torch.from_numpy(np.ascontiguousarray(ids)) for ids in (sample.prompt_ids, sample.response_ids))
     mask = torch.from_numpy(sample.loss_mask.astype(np.int64))
     scores = torch.zeros(len(response))
@@ -84,6 +94,21 @@ def fields_of(sample: Sample, weights: np.ndarray[Any, Any], reward: float = 0.0
 
 def _masked(values: np.ndarray[Any, Any], sample: Sample) -> torch.Tensor:
     return torch.from_numpy(np.where(sample.loss_mask, values, 0.0).astype(np.float32))
+
+
+def share_of_group(aggregation: Aggregation, tags: Sequence[Mapping[str, Any]]) -> dict[int, float]:
+    """What each group weighs in an optimiser step, such that `share x weight in the group` is the weight of a token.
+
+    Args:
+        aggregation: of what the objective is the mean.
+        tags: of the real rows that the step sees.
+    """
+    tokens: Counter[int] = Counter()
+    for tag in tags:
+        tokens[tag["group"]] += tag["loss_tokens"]
+    if aggregation == "token-mean":
+        return {group: count / tokens.total() for group, count in tokens.items()}
+    return dict.fromkeys(tokens, 1 / max(1, len(tokens)))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from factagent.data.sources import open_corpus
-from factagent.errors import ServiceError
+from factagent.errors import ConfigError, ServiceError
 from factagent.retrieval.base import AsyncRetriever
 from factagent.retrieval.bm25 import BM25Index
 from factagent.retrieval.remote import ReplicatedRetriever, ShardedRetriever, check_ready
@@ -34,12 +34,12 @@ def open_servers(config: ServersConfig, urls: Sequence[str]) -> AsyncRetriever:
 
 
 @contextmanager
-def search_servers(config: ServersConfig, corpus: Path, run: Path) -> Iterator[tuple[str, ...]]:
+def search_servers(config: ServersConfig, corpus: Path | None, run: Path) -> Iterator[tuple[str, ...]]:
     """The URLs of servers that answer searches; those that were started here end with the block.
 
     Args:
         config: servers that are there, or what to start.
-        corpus: of the run; indexed for BM25 into `run/index` where no index is named.
+        corpus: of the run; indexed for BM25 into `run/index` where no index is named. None where it names another one.
         run: the run directory; each started server writes to `run/servers/server-N.log`.
 
     Raises:
@@ -65,9 +65,11 @@ async def _ready(config: ServersConfig, urls: Sequence[str]) -> None:
     await asyncio.gather(*checks)
 
 
-def _index_of(corpus: Path, run: Path) -> Path:
+def _index_of(corpus: Path | None, run: Path) -> Path:
     """The BM25 index of the corpus; made once a run."""
     index = run / "index"
+    if corpus is None:
+        raise ConfigError("no corpus and no index: set data.corpus, data.retriever.spec or cluster.servers.index")
     if not index.exists():
         BM25Index.build(open_corpus(corpus)).save(index)
     return index

@@ -26,10 +26,11 @@ from verl.utils.debug import marked_timer
 
 from factagent.distributed.alarms import alarm_of
 from factagent.distributed.loss import stats_of, weighted_loss
-from factagent.distributed.rows import PER_TOKEN, Layout, lay_out
+from factagent.distributed.rows import PER_TOKEN, Layout, lay_out, share_of_group
 from factagent.distributed.worker import PARTITION, GroupManager, PlayedGroup, run_config
 from factagent.errors import TryAgainError
-from factagent.evaluation.runner import score, summarise
+from factagent.evaluation.rows import ResultRow, line_of
+from factagent.evaluation.runner import QuestionResult, score, summarise
 from factagent.runs import RunDirectory, read_metrics
 from factagent.train.loop import questions_of_step, rollout_metrics
 from factagent.train.loss import LossConfig, LossStats
@@ -69,6 +70,7 @@ class ClusterTrainer(PPOTrainerSync):
         self._layout = Layout([], [], 1)
         self._eval: dict[str, Any] | None = None
         self._last_eval: dict[str, Any] | None = None
+        self._dev_results: list[QuestionResult] = []
 
     def close(self) -> None:
         """Give the run directory free."""
@@ -151,19 +153,28 @@ class ClusterTrainer(PPOTrainerSync):
         """Leave advantages as the credit made them; weights become shares of their mini-batch, zero in added rows."""
         data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=list(PER_TOKEN))
         layout = self._layout
-        groups = _groups_of_parts(batch, layout)
+        shares = self._shares(batch)
         columns = {name: list(data[name].unbind()) for name in PER_TOKEN}
         for place, tag in enumerate(batch.tags):
             if tag.get("is_padding", False):
                 for name, filler in (("advantages", 0.0), ("token_weights", 0.0), ("step_ids", -1)):
                     columns[name][place] = torch.full((1,), filler, dtype=columns[name][place].dtype)
             else:
-                columns["token_weights"][place] = columns["token_weights"][place] / len(groups[layout.part[place]])
+                share = shares[layout.part[place]][tag["group"]]
+                columns["token_weights"][place] = columns["token_weights"][place] * share
         fields = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in columns.items()}
         fields["returns"] = fields["advantages"]
         return tq.kv_batch_put(
             keys=batch.keys, partition_id=batch.partition_id, fields=TensorDict(fields, batch_size=len(batch.keys))
         )
+
+    def _shares(self, batch: KVBatchMeta) -> list[dict[int, float]]:
+        """What each group weighs in each mini-batch; rows that were added count nowhere."""
+        tags_P: list[list[dict[str, Any]]] = [[] for _ in range(self._layout.parts)]
+        for tag, part in zip(batch.tags, self._layout.part, strict=True):
+            if not tag.get("is_padding", False):
+                tags_P[part].append(tag)
+        return [share_of_group(self.run_config.learner.aggregation, tags) for tags in tags_P]
 
     def _update_actor(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """As many optimiser steps as the layout has mini-batches."""
@@ -193,7 +204,8 @@ class ClusterTrainer(PPOTrainerSync):
         """Play the first `eval_questions` dev questions greedily; the project's own scores."""
         began = time.perf_counter()
         groups = self.agent_loop_manager.evaluate(self._dev[: self.run_config.schedule.eval_questions])
-        report = summarise([score(group.question, group.trajectories[0]) for group in groups])
+        self._dev_results = [score(group.question, group.trajectories[0]) for group in groups]
+        report = summarise(self._dev_results)
         self._eval = self._last_eval = report
         if self.global_steps == 0:
             self.run.log_metrics({"step": 0, "eval": report, "seconds": {"eval": time.perf_counter() - began}})
@@ -235,17 +247,9 @@ class ClusterTrainer(PPOTrainerSync):
         self.run.truncate_to(self.global_steps if self.global_steps else -1)
 
     def finish(self) -> None:
-        """Write the summary of a run that came to its end."""
+        """Write the last dev answers and the summary of a run that came to its end."""
+        self.run.write_dev([line_of(ResultRow.of("dev", result), result) for result in self._dev_results])
         self.run.write_summary(summarise_run(self.run, self._last_eval))
-
-
-def _groups_of_parts(batch: KVBatchMeta, layout: Layout) -> list[set[int]]:
-    """The groups of each mini-batch."""
-    groups: list[set[int]] = [set() for _ in range(layout.parts)]
-    for tag, part in zip(batch.tags, layout.part, strict=True):
-        if not tag.get("is_padding", False):
-            groups[part].add(tag["group"])
-    return groups
 
 
 def _learner_metrics(output: dict[str, Any]) -> dict[str, float]:

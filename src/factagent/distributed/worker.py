@@ -8,7 +8,6 @@ siblings are done; so this worker takes whole questions (docs/decisions/0009-ver
 from __future__ import annotations
 
 import asyncio
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,7 @@ from omegaconf import DictConfig
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
+from factagent.distributed.overrides import servers_of
 from factagent.distributed.play import CreditedGroup, GroupPlayer
 from factagent.distributed.policy import ServerPolicy
 from factagent.distributed.rows import Row, rows_of
@@ -47,7 +47,7 @@ class PlayedGroup:
 
 def run_config(config: DictConfig) -> RunConfig:
     """The run's configuration, which travels inside verl's."""
-    return RunConfig.model_validate(tomllib.loads(config.factagent.config))
+    return RunConfig.model_validate_json(config.factagent.config)
 
 
 class GroupWorker:
@@ -66,12 +66,13 @@ class GroupWorker:
         tq.init()
         run = run_config(config)
         cluster = run.cluster or ClusterConfig()
+        self._aggregation = run.learner.aggregation
         urls = tuple(config.factagent.servers)
         self._player = GroupPlayer(
             run,
             _policy(config, run, llm_client, run.rollout.temperature),
             _policy(config, run, llm_client, 0.0),
-            lambda: open_servers(cluster.servers, urls),
+            lambda: open_servers(servers_of(run), urls),
             episodes_at_once=cluster.episodes_at_once,
             timeout_s=cluster.episode_timeout_s,
         )
@@ -88,7 +89,7 @@ class GroupWorker:
     async def _play(self, position: int, question: Question, step: int) -> PlayedGroup:
         played = await self._player.play(question, step)
         rewards = [trajectory.outcome for trajectory in played.credit.trajectories]
-        rows = rows_of(played.samples, step, position, rewards)
+        rows = rows_of(played.samples, step, position, rewards, self._aggregation)
         if rows:
             await _put(rows)
         return _record(position, played, rows)
@@ -143,6 +144,7 @@ def _policy(config: DictConfig, run: RunConfig, server: Any, temperature: float)
         server,
         load_tokenizer(path),
         temperature=temperature,
+        top_p=rollout.top_p if temperature else 1.0,
         max_prompt_tokens=min(limit for limit in limits if limit is not None),
         max_new_tokens=rollout.max_new_tokens,
         stop_ids=_end_tokens(path),

@@ -118,6 +118,7 @@ class Server:
             [one.prompt for one in batch],
             np.stack(draws),
             temperature=temperature,
+            top_p=batch[0].parameters["top_p"],
             max_new_tokens=most,
             stop_ids=batch[0].parameters["stop_token_ids"],
             pad_id=self._tokenizer.pad_token_id or 0,
