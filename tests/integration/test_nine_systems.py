@@ -71,11 +71,13 @@ def lenient(place: Path, tiny_build: Path, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def cold_start(spelling: Path, config_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The checkpoint that a protocol's cold start ends with; made once a protocol."""
-    made: dict[str, Path] = {}
+    made = {"factagent": spelling}  # what it knows already
 
     def make(protocol: str) -> Path:
         if protocol not in made:
             overrides = (*COLD, f"rollout.protocol={protocol}", f"model.path={spelling}")
+            if protocol == "gigpo":  # a sample a step, not a trajectory
+                overrides += ("sft.epochs=4",)
             made[protocol] = start_sft(
                 load_config(RunConfig, config_file, overrides), tmp_path_factory.mktemp("cold") / protocol
             )

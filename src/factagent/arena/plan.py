@@ -10,7 +10,7 @@ DIR/logs/NAME.log, NAME.json       its output; how it failed, if it did
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,11 +144,11 @@ def _schedule(arena: ArenaConfig) -> dict[str, int]:
     return {key: value for key, value in keys.items() if value is not None}
 
 
-def _load(base: Path, tables: list[tuple[str, Mapping[str, Any]]]) -> RunConfig:
+def _load(base: Path, tables: Sequence[tuple[str, Mapping[str, Any]]]) -> RunConfig:
     return load_config(RunConfig, base, tables=tables)
 
 
-def _chosen(arena: ArenaConfig, entries: tuple[str, ...]) -> Iterator[str] | list[str]:
+def _chosen(arena: ArenaConfig, entries: tuple[str, ...]) -> list[str]:
     for entry in entries:
         if entry not in arena.entries:
             raise UsageError(f"'{entry}' is no entry of {arena.name}; entries are {', '.join(arena.entries)}")

@@ -81,7 +81,8 @@ class RunRecord:
         known = [(point.tokens, score) for point in self.points if (score := point.scores[metric]) is not None]
         if not known or tokens > known[-1][0] or tokens < known[0][0]:
             return None
-        return float(np.interp(tokens, *zip(*known, strict=True)))
+        places, values = zip(*known, strict=True)
+        return float(np.interp(tokens, places, values))
 
 
 def read_records(runs: Sequence[PlannedRun], places: Places) -> list[RunRecord]:
@@ -152,5 +153,7 @@ def _scores(row: Mapping[str, Any]) -> dict[Metric, float | None]:
 
 
 def _answers(run: Path) -> dict[tuple[str, str], dict[Metric, float]] | None:
-    rows = {row.key: {"em": row.em, "f1": row.f1} for row in read_results(run / "dev") if not row.failed}
+    rows: dict[tuple[str, str], dict[Metric, float]] = {
+        row.key: {"em": row.em, "f1": row.f1} for row in read_results(run / "dev") if not row.failed
+    }
     return rows or None

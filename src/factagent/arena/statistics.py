@@ -61,10 +61,11 @@ def pooled_by_question(
     keys = [key for key in answers[0] if all(key in rows for rows in answers)]
     if not keys:
         return None
-    means = [[float(np.mean([side[each][key][metric] for each in seeds])) for key in keys] for side in (before, after)]
-    interval = paired_difference(*means, seed)
-    p = sign_flip(np.array(means[1]) - np.array(means[0]), seed)
-    return Estimate(*interval, len(keys), p)
+    one, two = (
+        [float(np.mean([side[each][key][metric] for each in seeds])) for key in keys] for side in (before, after)
+    )
+    p = sign_flip(np.array(two) - np.array(one), seed)
+    return Estimate(*paired_difference(one, two, seed), len(keys), p)
 
 
 def _by_seed(records: Sequence[RunRecord], score: Score) -> Mapping[int, float]:
