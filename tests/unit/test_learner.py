@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -101,7 +103,15 @@ def learn(tokenizer, samples, batch_index=0, temperature=TEMPERATURE, reference=
     return report, gradients(model), weights(model)
 
 
-@pytest.mark.parametrize("extra", [{}, {"kl_coef": 0.5, "entropy_coef": 0.1, "ratio": "step", "llds_coef": 0.2}])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"kl_coef": 0.5, "entropy_coef": 0.1, "ratio": "step", "llds_coef": 0.2},
+        {"kl_coef": 0.5, "entropy_coef": 0.1, "aggregation": "token-mean"},
+        {"kl_coef": 0.5, "entropy_coef": 0.1, "aggregation": "trajectory-mean"},
+    ],
+)
 def test_the_cut_into_micro_batches_changes_nothing(tokenizer, model, extra):
     other = build_model(SIZE.model_copy(update={"seed": 1}), tokenizer)
     samples = make_samples(model)
@@ -130,6 +140,39 @@ def test_the_gradient_on_policy_is_that_of_the_weighted_likelihood_at_the_sampli
     assert report.metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-5)
     assert report.metrics["clip_fraction"] == 0.0
     assert report.metrics["grad_norm"] == pytest.approx(float(gradients(model).norm()), rel=1e-4)
+
+
+def test_each_aggregation_has_the_gradient_of_the_mean_that_it_names(tokenizer, model):
+    samples = [replace(sample, member=row // 8) for row, sample in enumerate(make_samples(model))]
+
+    def gradient_of(means):
+        model.zero_grad()
+        total = torch.zeros(())
+        for part in means:
+            logprobs = []
+            for sample in part:
+                logits = model(torch.tensor([[*sample.prompt_ids, *sample.response_ids]])).logits
+                logits = logits[0, len(sample.prompt_ids) - 1 : -1] / TEMPERATURE
+                chosen = torch.log_softmax(logits, -1).gather(1, torch.tensor(sample.response_ids)[:, None])[:, 0]
+                logprobs.append(torch.tensor(sample.advantages).float() * chosen)
+            total = total - torch.cat(logprobs).mean() / len(means)
+        total.backward()
+        return gradients(model)
+
+    # Four groups of two trajectories, of two rows and one; every row is a step.
+    trajectories = [[s for s in samples if (s.group, s.member) == (g, m)] for g in range(4) for m in range(2)]
+    assert sorted(len(part) for part in trajectories) == [1] * 4 + [2] * 4
+    cases = {
+        "step-mean": [[s] for s in samples],
+        "token-mean": [samples],
+        "trajectory-mean": trajectories,
+    }
+    found = {}
+    for aggregation, means in cases.items():
+        _, found[aggregation], _ = learn(tokenizer, samples, aggregation=aggregation)
+        assert torch.allclose(found[aggregation], gradient_of(means), atol=2e-6, rtol=1e-4)
+    assert not torch.allclose(found["step-mean"], found["token-mean"], atol=1e-4)
+    assert not torch.allclose(found["token-mean"], found["trajectory-mean"], atol=1e-4)
 
 
 def test_another_temperature_than_the_sampling_one_is_seen_as_off_policy(tokenizer, model):

@@ -11,7 +11,7 @@ torch.set_num_threads(1)  # spinning threads starve each other where tests share
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 
 from factagent.policies import sampling  # noqa: E402
-from factagent.policies.sampling import draw, generate_batch, uniforms_of  # noqa: E402
+from factagent.policies.sampling import draw, generate_batch, nucleus, uniforms_of  # noqa: E402
 
 VOCABULARY = 61
 NEW = 12
@@ -85,22 +85,79 @@ def test_sampled_tokens_follow_the_inverse_cdf_of_their_own_stream(model):
     assert result.response_ids == tuple(ids[len(PROMPTS[0]) :])
 
 
-def test_order_of_the_batch_changes_nothing_at_all(model):
-    straight = sample(model, PROMPTS, KEYS)
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [
+        (0.01, [1]), (0.44, [1]), (0.46, [1, 3]), (0.69, [1, 3]), (0.71, [0, 1, 3]), (0.84, [0, 1, 3]),
+        (0.86, [0, 1, 2, 3]), (0.94, [0, 1, 2, 3]), (0.96, [0, 1, 2, 3, 4]), (1.0, [0, 1, 2, 3, 4]),
+    ],
+)  # fmt: skip
+def test_the_nucleus_holds_the_fewest_tokens_that_reach_the_mass(top_p, kept):
+    # In falling order: tokens 1 (.45), 3 (.25, .7 with it), 0 (.15, .85), 2 (.1, .95), 4 (.05).
+    probabilities = torch.tensor([[0.15, 0.45, 0.1, 0.25, 0.05]])
+    ordered = nucleus(probabilities, top_p)[0]
+    assert ordered.nonzero()[:, 0].tolist() == kept
+    assert ordered[kept].tolist() == probabilities[0, kept].tolist()
+    # 400 even draws reach each token of it as often as its share of it says, and no other.
+    draws = (torch.arange(400, dtype=torch.float64) + 0.5) / 400
+    tokens, logprobs = draw(probabilities.log().expand(400, -1), draws, 1.0, top_p)
+    shares = torch.bincount(tokens, minlength=5) / 400
+    assert torch.allclose(shares, ordered / ordered.sum(), atol=1 / 400)
+    assert torch.allclose(logprobs, probabilities[0].log()[tokens], atol=1e-6)
+
+
+def test_ties_in_a_nucleus_go_to_the_smaller_token():
+    assert nucleus(torch.full((2, 4), 0.25), 0.5).tolist() == [[0.25, 0.25, 0, 0]] * 2
+    rows = torch.tensor([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5]])
+    assert nucleus(rows, 0.5).tolist() == [[0.5, 0, 0], [0, 0, 0.5]]
+    assert nucleus(rows, 0.75).tolist() == [[0.5, 0.25, 0], [0.25, 0, 0.5]]
+
+
+def test_the_whole_distribution_is_drawn_from_as_without_a_nucleus(model):
+    assert sample(model, PROMPTS, KEYS, top_p=1.0) == sample(model, PROMPTS, KEYS)
+    assert sample(model, PROMPTS, KEYS, temperature=0.0, top_p=0.3) == sample(model, PROMPTS, KEYS, temperature=0.0)
+    with pytest.raises(ValueError, match="top_p=0 must be above 0 and at most 1"):
+        sample(model, PROMPTS, KEYS, top_p=0)
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+def test_a_nucleus_bounds_the_tokens_and_keeps_the_logprobs_of_the_whole_distribution(model, temperature):
+    narrow = sample(model, PROMPTS, KEYS, temperature=temperature, top_p=0.5)
+    assert narrow != sample(model, PROMPTS, KEYS, temperature=temperature)
+    for prompt, result in zip(PROMPTS, narrow, strict=True):
+        expected = teacher_forced(model, prompt, result.response_ids, temperature)
+        assert result.logprobs == pytest.approx(expected, abs=1e-4)
+        for step, token in enumerate(result.response_ids):
+            with torch.no_grad():
+                logits = model(torch.tensor([[*prompt, *result.response_ids[:step]]])).logits[0, -1]
+            probabilities = torch.softmax(logits.double() / temperature, -1)
+            assert float(probabilities[probabilities > probabilities[token]].sum()) < 0.5
+
+
+def test_a_narrow_nucleus_is_greedy(model):
+    greedy = sample(model, PROMPTS, KEYS, temperature=0.0, stop_ids=[])
+    narrow = sample(model, PROMPTS, KEYS, temperature=1.0, top_p=1e-6, stop_ids=[])
+    assert [s.response_ids for s in narrow] == [s.response_ids for s in greedy]
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_order_of_the_batch_changes_nothing_at_all(model, top_p):
+    straight = sample(model, PROMPTS, KEYS, top_p=top_p)
     order = [5, 0, 7, 3, 1, 6, 2, 4]
-    shuffled = sample(model, [PROMPTS[i] for i in order], [KEYS[i] for i in order])
+    shuffled = sample(model, [PROMPTS[i] for i in order], [KEYS[i] for i in order], top_p=top_p)
     assert [straight[i] for i in order] == shuffled
 
 
-def test_composition_of_the_batch_changes_no_token(model, monkeypatch):
-    together = sample(model, PROMPTS, KEYS)
-    alone = [sample(model, [prompt], [key])[0] for prompt, key in zip(PROMPTS, KEYS, strict=True)]
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_composition_of_the_batch_changes_no_token(model, monkeypatch, top_p):
+    together = sample(model, PROMPTS, KEYS, top_p=top_p)
+    alone = [sample(model, [prompt], [key], top_p=top_p)[0] for prompt, key in zip(PROMPTS, KEYS, strict=True)]
     assert_same(together, alone)
-    assert_same(together, sample(model, PROMPTS, KEYS, max_batch_tokens=64))
+    assert_same(together, sample(model, PROMPTS, KEYS, max_batch_tokens=64, top_p=top_p))
     monkeypatch.setattr(sampling, "PREFILL_TOKENS", 20)
     monkeypatch.setattr(sampling, "GROW_TOKENS", 3)
     monkeypatch.setattr(sampling, "COMPACT_SHARE", 1.0)
-    assert_same(together, sample(model, PROMPTS, KEYS))
+    assert_same(together, sample(model, PROMPTS, KEYS, top_p=top_p))
 
 
 def test_more_tokens_allowed_extend_the_same_reply(model):

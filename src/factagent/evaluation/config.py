@@ -107,6 +107,8 @@ class EvalRolloutConfig(EpisodeConfig):
 
     temperature: float = Field(default=0.0, ge=0)
     """0 decodes greedily."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Draw from the nucleus of this mass. 1: the whole distribution, or what `model.endpoint.top_p` says."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of a local model. "auto": fp32 on the CPU, bf16 weights elsewhere. "bf16": fp32 weights under autocast, as in
     training; replies then depend a little on the batch."""
@@ -192,6 +194,13 @@ class EvalConfig(Table, PresetModel):
     def preset(cls, method: str, mode: Mode) -> Preset:
         """How the method plays an episode; how it decodes in training is not how it is evaluated."""
         return preset_of(method, mode, {"rollout": frozenset(EpisodeConfig.model_fields)})
+
+    @model_validator(mode="after")
+    def _one_nucleus(self) -> Self:
+        endpoint = self.model.endpoint
+        if endpoint is not None and endpoint.top_p is not None and self.rollout.top_p < 1:
+            raise ValueError("'rollout.top_p' and 'model.endpoint.top_p' are both set; keep the first")
+        return self
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:

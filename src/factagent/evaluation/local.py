@@ -34,6 +34,7 @@ def load_model(
     rollout: EpisodeConfig,
     *,
     temperature: float,
+    top_p: float = 1.0,
     dtype: torch.dtype | None = None,
     autocast: bool = False,
 ) -> TransformersPolicy:
@@ -42,6 +43,7 @@ def load_model(
 
     settings = SamplingSettings(
         temperature=temperature,
+        top_p=top_p,
         max_new_tokens=rollout.max_new_tokens,
         max_prompt_tokens=rollout.max_prompt_tokens,
         batch_tokens=rollout.batch_tokens,
@@ -62,6 +64,7 @@ def load_evaluated(config: EvalConfig) -> TransformersPolicy:
         config.model.device,
         rollout,
         temperature=rollout.temperature,
+        top_p=rollout.top_p,
         dtype=dtype,
         autocast=rollout.precision == "bf16",
     )

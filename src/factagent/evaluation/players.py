@@ -117,6 +117,7 @@ async def open_player(config: EvalConfig) -> AsyncIterator[Player]:
 
     shared = {
         "temperature": config.rollout.temperature,
+        "top_p": config.rollout.top_p if config.rollout.top_p < 1 else endpoint.top_p,
         "max_tokens": config.rollout.max_new_tokens,
         "concurrency": config.concurrency,
     }

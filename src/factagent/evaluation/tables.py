@@ -58,6 +58,7 @@ def _cell(text: str) -> str:
 def _title(config: EvalConfig, summary: Mapping[str, Any]) -> str:
     rollout = config.rollout
     decoding = "greedy" if rollout.temperature == 0 else f"temperature {rollout.temperature:g}"
+    decoding += f", top-p {rollout.top_p:g}" if rollout.temperature > 0 and rollout.top_p < 1 else ""
     named = f"{config.method} ({config.mode}): " if config.method else ""
     budget = f"{rollout.max_rounds} rounds, top-{rollout.top_k}"
     method = f"{named}{rollout.protocol}, prompt {rollout.prompt}, {budget}, {decoding}"

@@ -71,6 +71,7 @@ def generate_batch(
     max_batch_tokens: int = BATCH_TOKENS,
     autocast: bool = False,
     stop_strings: Sequence[StopStrings | None] | None = None,
+    top_p: float = 1.0,
 ) -> list[Sample]:
     """Sample one reply a prompt.
 
@@ -87,12 +88,18 @@ def generate_batch(
         max_batch_tokens: padded tokens that decode together.
         autocast: bfloat16 matrix products; rounding (to 1e-2) then depends on the batch and may flip a draw.
         stop_strings: for each prompt, strings that end its reply with the token that completes one.
+        top_p: tokens are drawn from the `nucleus` of this mass alone; 1 is the whole distribution. `logprobs` are under
+            the whole one all the same: a learner computes no other, so ratios start at 1, and published trainers that
+            sample from a nucleus do so too. The tokens are then those of a slightly sharper policy than the one that is
+            trained. Rounding (above) moves a draw more at the edge of a nucleus, where it decides which token is in.
 
     Raises:
         ValueError: an empty prompt, numbers out of range, or not one entry of `stop_strings` a prompt.
     """
     if max_new_tokens < 1 or temperature < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens} must be at least 1, temperature={temperature} at least 0")
+    if not 0 < top_p <= 1:
+        raise ValueError(f"top_p={top_p} must be above 0 and at most 1")
     if any(len(prompt) == 0 for prompt in prompts):
         raise ValueError("a prompt without tokens cannot be continued")
     strings = [None] * len(prompts) if stop_strings is None else list(stop_strings)
@@ -105,7 +112,7 @@ def generate_batch(
         for batch in split_by_budget(order, [len(prompt) + max_new_tokens for prompt in prompts], max_batch_tokens):
             decoder = _Decoder(model, [tuple(prompts[i]) for i in batch], max_new_tokens, pad_id, autocast)
             stops = BatchStops(stop_ids, [strings[i] for i in batch], model.device)
-            samples = decoder.run(torch.from_numpy(uniforms[batch]), temperature, stops)
+            samples = decoder.run(torch.from_numpy(uniforms[batch]), temperature, stops, top_p)
             results.update(zip(batch, samples, strict=True))
     return [results[i] for i in range(len(prompts))]
 
@@ -192,7 +199,7 @@ class _Decoder:
         self.cache, logits = self._read(distinct, owner)
         self.logits = logits[owner]
 
-    def run(self, uniforms: torch.Tensor, temperature: float, stops: BatchStops) -> list[Sample]:
+    def run(self, uniforms: torch.Tensor, temperature: float, stops: BatchStops, top_p: float) -> list[Sample]:
         """Decode until every row has stopped or is full. `uniforms` is (rows, max_new_tokens)."""
         device = self.model.device
         look_every = _look_every(device)
@@ -202,7 +209,7 @@ class _Decoder:
         logprobs_RT = torch.zeros((len(rows), self.max_new_tokens), device=device)
         done = torch.zeros(len(rows), dtype=torch.bool, device=device)
         for step in range(self.max_new_tokens):
-            token, logprob = draw(self.logits, draws[rows, step], temperature)
+            token, logprob = draw(self.logits, draws[rows, step], temperature, top_p)
             tokens_RT[rows, step], logprobs_RT[rows, step] = token, logprob
             done |= stops.are_stops(token)
             if step + 1 == self.max_new_tokens:
@@ -278,12 +285,16 @@ def _look_every(device: torch.device) -> int:
     return 1 if device.type == "cpu" else CUDA_CHECK_EVERY
 
 
-def draw(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+def draw(
+    logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float = 1.0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token a row by inverse-CDF sampling, or take the best at temperature 0.
 
     Args:
         logits: (rows, vocabulary).
         uniforms: (rows,) numbers in [0, 1), float64.
+        temperature: as of `generate_batch`.
+        top_p: likewise; not read at temperature 0.
 
     Returns:
         Tokens (rows,) and their log-probabilities in float32, see `generate_batch`.
@@ -292,11 +303,26 @@ def draw(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float) -> tu
     if temperature == 0:
         token = logprobs.argmax(dim=-1, keepdim=True)
     else:
-        cdf = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
+        probabilities = logprobs.exp() if top_p == 1 else nucleus(logprobs.exp(), top_p)
+        cdf = probabilities.cumsum(dim=-1, dtype=torch.float64)
         # Below the total, so that rounding can never point behind the last token of positive probability.
         point = uniforms.clamp(max=1 - 2**-40)[:, None] * cdf[:, -1:]
         token = torch.searchsorted(cdf, point, right=True)
     return token[:, 0], logprobs.gather(-1, token)[:, 0]
+
+
+def nucleus(probabilities: torch.Tensor, top_p: float) -> torch.Tensor:
+    """The probabilities with 0 for every token before which, in falling order, at least `top_p` is held already.
+
+    So the most probable token always stays, and what stays holds at least `top_p`. Ties go to the smaller token.
+
+    Args:
+        probabilities: (rows, vocabulary).
+        top_p: in (0, 1].
+    """
+    ordered, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    before = ordered.cumsum(dim=-1, dtype=torch.float64) - ordered
+    return torch.zeros_like(probabilities).scatter(-1, tokens, torch.where(before < top_p, ordered, 0.0))
 
 
 def _collect(tokens_RT: torch.Tensor, logprobs_RT: torch.Tensor, stops: BatchStops) -> list[Sample]:

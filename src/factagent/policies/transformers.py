@@ -32,6 +32,8 @@ class SamplingSettings(BaseModel):
 
     temperature: float = Field(default=0.7, ge=0)
     """0 takes the most probable token."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Draw from the nucleus of this mass; log-probabilities stay those of the whole distribution (`sampling`)."""
     max_new_tokens: int = Field(default=512, ge=1)
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     """Longer prompts end their episode (never cut). None: what the model's context leaves beside the reply."""
@@ -106,6 +108,7 @@ class TransformersPolicy:
             max_batch_tokens=settings.batch_tokens,
             autocast=settings.autocast,
             stop_strings=[self._stops(requests[i].stop) for i in fits],
+            top_p=settings.top_p,
         )
         texts = self.codec.decode_many([sample.response_ids for sample in samples])
         generations = [Generation("", prompt, finish_reason=OVERLONG, prompt_tokens=len(prompt)) for prompt in prompts]

@@ -16,6 +16,7 @@ from factagent.evaluation.config import EpisodeConfig, ModelConfig, RetrieverCon
 from factagent.methods.registry import preset_of
 from factagent.protocols import PROTOCOLS
 from factagent.rollout import RolloutSettings
+from factagent.train.aggregation import Aggregation
 from factagent.train.cluster import ClusterConfig
 from factagent.train.environment import EnvironmentConfig
 
@@ -54,6 +55,9 @@ class RolloutConfig(EpisodeConfig):
 
     group_size: int = Field(default=6, ge=1)
     temperature: float = Field(default=0.7, gt=0)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Draw from the nucleus: the fewest most probable tokens that hold this share. Log-probabilities stay those of the
+    whole distribution, as the learner computes them."""
     precision: Precision = "bf16"
 
     def settings(self, *, group_size: int | None = None, record_messages: bool = False) -> RolloutSettings:
@@ -77,6 +81,9 @@ class LearnerConfig(Table):
     """Padded tokens of a micro-batch."""
     precision: Precision = "bf16"
     """Autocast of the training step; weights and optimiser stay fp32."""
+    aggregation: Aggregation = "step-mean"
+    """Of what the objective is the mean: the steps of a group, then groups; all loss tokens of an optimiser step; or
+    the trajectories of a group, each the mean over its tokens, then groups. See `train.aggregation`."""
     ratio: Literal["token", "step"] = "token"
     clip_low: float = Field(default=0.2, gt=0, lt=1)
     clip_high: float = Field(default=0.2, gt=0)

@@ -11,11 +11,12 @@ import numpy as np
 import torch
 
 from factagent.errors import ConfigError
+from factagent.train.aggregation import token_weights
 from factagent.train.config import LearnerConfig
 from factagent.train.forward import masked_logits, token_entropy, token_logprobs
 from factagent.train.gae import Floats, split_at
 from factagent.train.loss import LossConfig, LossStats, non_finite, policy_loss
-from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches, step_weights
+from factagent.train.samples import Sample, collate, count_loss_tokens, micro_batches, mini_batches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -114,7 +115,7 @@ class Learner:
     def _optimise(self, samples: list[Sample]) -> tuple[LossStats, float | None]:
         """One optimiser step; the gradient norm, or None where something was not finite and the step was skipped."""
         self.optimizer.zero_grad(set_to_none=True)
-        weights, total = step_weights(samples), LossStats()
+        weights, total = token_weights(samples, self.config.aggregation), LossStats()
         n_loss_tokens = count_loss_tokens(samples)
         for indices in micro_batches(samples, self.config.token_budget):
             batch = collate([samples[i] for i in indices], [weights[i] for i in indices])

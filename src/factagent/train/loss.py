@@ -5,8 +5,8 @@ tokens of `loss_mask`: what stands elsewhere, NaN included, reaches neither the 
 
     loss = - sum_t w_t min(r_t A_t, clip(r_t) A_t) + kl_coef sum_t w_t KL_t - entropy_coef sum_t w_t H_t + LLDS
 
-with `w` of `samples.step_weights` (credit.md section 7). Summed over the micro-batches of a batch this is the batch's
-objective: add up the gradients and divide by nothing.
+with `w` of `aggregation.token_weights` (credit.md section 7). Summed over the micro-batches of a batch this is the
+batch's objective: add up the gradients and divide by nothing.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def policy_loss(
         ref_logprobs: of the reference; may be None where `kl_coef` is 0.
         advantages: one a token, constant within a step.
         loss_mask: True where the policy sampled the token.
-        weights: of `samples.step_weights`.
+        weights: of `aggregation.token_weights`.
         step_ids: which step a token belongs to, unique in the micro-batch.
         config: settings.
         sample_ids: which row a token belongs to; needed by `llds_gate = "response"`.

@@ -126,6 +126,7 @@ def load_policy(config: RunConfig, path: str | None = None) -> TransformersPolic
         config.model.device,
         config.rollout,
         temperature=config.rollout.temperature,
+        top_p=config.rollout.top_p,
         dtype=torch.float32,
         autocast=config.rollout.precision == "bf16",
     )
