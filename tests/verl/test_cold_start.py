@@ -21,6 +21,8 @@ from factagent.runs import read_metrics
 from factagent.train.config import RunConfig
 from factagent.train.samples import Sample
 
+SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "300"))
+
 CONFIG = """
 name = "cold"
 threads = 1
@@ -71,7 +73,7 @@ def test_a_cold_start_gives_a_model_that_has_learned(configuration: Path, tmp_pa
 
     out = tmp_path / "run"
     command = [sys.executable, "-m", "factagent.cli", "sft", "--config", str(configuration), "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=dict(os.environ), check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=dict(os.environ), check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     model = Path(json.loads(done.stdout.strip().splitlines()[-1])["model"])
     rows = read_metrics(out)

@@ -23,7 +23,8 @@ from factagent.runs import read_groups, read_metrics
 from factagent.train.config import RunConfig
 from factagent.train.run import start_training
 
-SECONDS = 420
+SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "300"))
+"""For one command; a machine that is shared with much else may need more."""
 
 CONFIG = """
 name = "verl-cpu"

@@ -243,7 +243,8 @@ def _sampler(config: RunConfig, cluster: ClusterConfig) -> Overrides:
         f"{name}.seed": config.seed,
         f"{name}.dtype": {"fp32": "float32", "bf16": "bfloat16"}[rollout.precision],
         f"{name}.calculate_log_probs": True,
-        f"{name}.tensor_model_parallel_size": cluster.tensor_parallel,
+        # On CPUs one server is enough: its replica spans all ranks.
+        f"{name}.tensor_model_parallel_size": cluster.tensor_parallel if gpu else cluster.ranks,
         f"{name}.agent.num_workers": cluster.workers,
     }
     if gpu:
