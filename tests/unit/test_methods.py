@@ -43,7 +43,9 @@ KEYS = (
     "rollout.top_k",
     "rollout.group_size",
     "rollout.temperature",
+    "rollout.top_p",
     "rollout.max_new_tokens",
+    "learner.aggregation",
     "learner.learning_rate",
     "learner.warmup_steps",
     "learner.updates_per_batch",
@@ -55,21 +57,58 @@ KEYS = (
     "schedule.questions_per_step",
 )
 PUBLISHED = {
-    "factagent": ("factagent", "fact-utility", "f1", 8, 3, 6, 0.7, 512, 1e-5, 0, 1, 1e-3, 0, 0.2, 0, 500, 128),
-    "search-r1": ("search-r1", "outcome", "em", 5, 3, 5, 1, 500, 1e-6, 286, 10, 1e-3, 1e-3, 0.2, 0, 1005, 512),
-    "llds": ("search-r1", "outcome", "em", 4, 3, 5, 1, 500, 1e-6, 286, 10, 1e-3, 1e-3, 0.2, 0.2, 1005, 512),
-    "search-r1-ppo": ("search-r1", "gae", "em", 5, 3, 1, 1, 500, 1e-6, 286, 2, 0, 1e-3, 0.2, 0, 1005, 512),
-    "gigpo": ("gigpo", "gigpo", "em", 4, 3, 5, 1, 512, 1e-6, 66, 5, 1e-3, 0, 0.2, 0, 662, 256),
-    "research": ("research", "outcome", "research", 64, 5, 5, 1, 8192, 1e-6, 0, 1, 1e-3, 1e-3, 0.2, 0, 154, 256),
-    "autorefine": ("autorefine", "outcome", "autorefine", 6, 3, 5, 1, 512, 1e-6, 0, 5, 1e-3, 1e-3, 0.2, 0, 300, 256),
-    "zerosearch": ("zerosearch", "reinforce", "f1-multiset", 6, 5, 5, 1, 500, 1e-6, 193, 2, 1e-3, 0, 0.2, 0, 203, 64),
-    "e-grpo": ("react", "e-grpo", "em", 41, 10, 8, 0.7, 512, 2e-6, 0, 1, 0, 0, 0.28, 0, 78, 64),
-    "vineppo": ("search-r1", "vine", "em", 5, 3, 8, 0.6, 1024, 1e-6, 30, 8, 1e-4, 0, 0.2, 0, 1000, 64),
-    "memsearcher": ("memsearcher", "outcome", "memsearcher", 9, 5, 5, 1, 6024, 1e-6, 0, 2, 1e-3, 0, 0.2, 0, 662, 256),
-    "tree-grpo": (
-        "search-r1", "tree-grpo", "search-r1-format", 5, 3, 6, 1, 500, 1e-6, 286, 48, 1e-3, 1e-3, 0.2, 0, 1005, 512,
+    "factagent": (
+        "factagent", "fact-utility", "f1", 8, 3, 6, 0.7, 1, 512, "step-mean",
+        1e-5, 0, 1, 1e-3, 0, 0.2, 0, 500, 128,
     ),
-    "igpo": ("search-r1", "igpo", "f1", 10, 3, 16, 1, 2000, 1e-6, 0, 1, 1e-3, 0, 0.2, 0, 500, 32),
+    "search-r1": (
+        "search-r1", "outcome", "em", 5, 3, 5, 1, 0.95, 500, "token-mean",
+        1e-6, 286, 10, 1e-3, 1e-3, 0.2, 0, 1005, 512,
+    ),
+    "llds": (
+        "search-r1", "outcome", "em", 4, 3, 5, 1, 1, 500, "token-mean",
+        1e-6, 286, 10, 1e-3, 1e-3, 0.2, 0.2, 1005, 512,
+    ),
+    "search-r1-ppo": (
+        "search-r1", "gae", "em", 5, 3, 1, 1, 1, 500, "token-mean",
+        1e-6, 286, 2, 0, 1e-3, 0.2, 0, 1005, 512,
+    ),
+    "gigpo": (
+        "gigpo", "gigpo", "em", 4, 3, 5, 1, 1, 512, "token-mean",
+        1e-6, 66, 5, 1e-3, 0, 0.2, 0, 662, 256,
+    ),
+    "research": (
+        "research", "outcome", "research", 64, 5, 5, 1, 1, 8192, "token-mean",
+        1e-6, 0, 1, 1e-3, 1e-3, 0.2, 0, 154, 256,
+    ),
+    "autorefine": (
+        "autorefine", "outcome", "autorefine", 6, 3, 5, 1, 0.95, 512, "token-mean",
+        1e-6, 0, 5, 1e-3, 1e-3, 0.2, 0, 300, 256,
+    ),
+    "zerosearch": (
+        "zerosearch", "reinforce", "f1-multiset", 6, 5, 5, 1, 1, 500, "token-mean",
+        1e-6, 193, 2, 1e-3, 0, 0.2, 0, 203, 64,
+    ),
+    "e-grpo": (
+        "react", "e-grpo", "em", 41, 10, 8, 0.7, 1, 512, "trajectory-mean",
+        2e-6, 0, 1, 0, 0, 0.28, 0, 78, 64,
+    ),
+    "vineppo": (
+        "search-r1", "vine", "em", 5, 3, 8, 0.6, 0.9, 1024, "token-mean",
+        1e-6, 30, 8, 1e-4, 0, 0.2, 0, 1000, 64,
+    ),
+    "memsearcher": (
+        "memsearcher", "outcome", "memsearcher", 9, 5, 5, 1, 1, 6024, "token-mean",
+        1e-6, 0, 2, 1e-3, 0, 0.2, 0, 662, 256,
+    ),
+    "tree-grpo": (
+        "search-r1", "tree-grpo", "search-r1-format", 5, 3, 6, 1, 0.95, 500, "token-mean",
+        1e-6, 286, 48, 1e-3, 1e-3, 0.2, 0, 1005, 512,
+    ),
+    "igpo": (
+        "search-r1", "igpo", "f1", 10, 3, 16, 1, 1, 2000, "token-mean",
+        1e-6, 0, 1, 1e-3, 0, 0.2, 0, 500, 32,
+    ),
 }  # fmt: skip
 MORE = {
     "factagent": {"credit.process_weight": 0.5, "credit.attribution": 0.2, "credit.prior_strength": 0.5,
@@ -147,9 +186,8 @@ def test_matched_leaves_budgets_and_optimiser_to_the_run(method: str) -> None:
     free = {"updates_per_batch", "llds_coef"} if "llds" in method else set()
     assert config.learner.model_dump(exclude=free) == plain.learner.model_dump(exclude=free)
     free = {"group_size"} if method.startswith("sweep/n-") else set()
-    assert config.rollout.model_dump(include={"group_size", "temperature", "max_new_tokens"} - free) == (
-        plain.rollout.model_dump(include={"group_size", "temperature", "max_new_tokens"} - free)
-    )
+    kept = {"group_size", "temperature", "top_p", "max_new_tokens"} - free
+    assert config.rollout.model_dump(include=kept) == plain.rollout.model_dump(include=kept)
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name.startswith("credit/")])
@@ -210,9 +248,19 @@ def test_odd_values_are_refused(override: str) -> None:
         load_config(RunConfig, None, ("method=gigpo", override))
 
 
-def test_top_p_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(ConfigError, match=r"unknown key 'rollout\.top_p'"):
-        load("search-r1", "faithful", "rollout.top_p=0.95")
+@pytest.mark.parametrize("override", ["rollout.top_p=0", "rollout.top_p=1.01", "learner.aggregation=mean"])
+def test_a_nucleus_and_a_mean_that_do_not_exist_are_refused(override: str) -> None:
+    with pytest.raises(ConfigError, match=rf"key '{override.partition('=')[0]}' = .* is refused"):
+        load("search-r1", "faithful", override)
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if load_method(name).departures])
+def test_no_departure_claims_what_the_run_can_do(method: str) -> None:
+    text = " ".join(load_method(method).departures)
+    assert "draws from the whole distribution" not in text
+    assert "over the steps of a group" not in text
+    per_micro_batch = load(method, "faithful").learner.aggregation == "token-mean"
+    assert ("micro-batch" in text) == per_micro_batch
 
 
 def test_a_file_that_names_a_method_overrides_its_preset(tmp_path: Path) -> None:
@@ -371,10 +419,13 @@ def test_one_method_as_toml(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert main(["methods", "search-r1", "--mode", "faithful"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("# Search-R1 (GRPO): arXiv 2503.09516\n")
-    assert "# - top_p 0.95: the local sampler draws from the whole distribution.\n" in text
+    assert "# - Its token mean is taken in each micro-batch, then over these;" in text
+    assert "\ntop_p = 0.95\n" in text
     assert load_config(RunConfig, write(tmp_path / "c.toml", text)) == load("search-r1", "faithful")
     assert main(["methods", "search-r1"]) == 0
-    assert "top_p" not in capsys.readouterr().out
+    page = capsys.readouterr().out
+    assert "top_p" not in page
+    assert "micro-batch" not in page
 
 
 @pytest.mark.parametrize(
