@@ -27,10 +27,10 @@ def open_servers(config: ServersConfig, urls: Sequence[str]) -> AsyncRetriever:
     At most `searches_at_once` requests are under way in it; what comes on top waits here and not at the servers, whose
     queues answer 503 when they are full.
     """
-    options = {"token_env": config.token_env, "connections": config.searches_at_once}
+    token, most = config.token_env, config.searches_at_once
     if config.layout == "shards":
-        return ShardedRetriever.of(urls, config.protocol, **options)
-    return ReplicatedRetriever.of(urls, config.protocol, **options)
+        return ShardedRetriever.of(urls, config.protocol, token_env=token, connections=most)
+    return ReplicatedRetriever.of(urls, config.protocol, token_env=token, connections=most)
 
 
 @contextmanager

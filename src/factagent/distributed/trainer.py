@@ -49,7 +49,7 @@ class _Position:
         """Nothing to load."""
 
 
-class ClusterTrainer(PPOTrainerSync):
+class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
     """Trains a run on verl.
 
     Args:
@@ -57,6 +57,7 @@ class ClusterTrainer(PPOTrainerSync):
     """
 
     agent_loop_manager: GroupManager
+    role_worker_mapping: dict[Any, Any]
 
     def __init__(self, config: DictConfig) -> None:
         super().__init__(config)
@@ -219,7 +220,7 @@ class ClusterTrainer(PPOTrainerSync):
         """Write the step's row and trajectories as the engine in this process does; stop where an alarm says so."""
         schedule, step = self.run_config.schedule, global_steps
         groups, credits = [one.group for one in self._played], [one.credit for one in self._played]
-        row = {"step": step, **rollout_metrics(groups, credits), **_plain(metrics)}
+        row: dict[str, Any] = {"step": step, **rollout_metrics(groups, credits), **_plain(metrics)}
         row["dropped_groups"] = float(sum(one.dropped for one in self._played))
         row["updates_skipped"] = int(row.get("updates_skipped", 0))
         row["questions_seen"] = step * schedule.questions_per_step

@@ -95,7 +95,7 @@ class GroupWorker:
         return _record(position, played, rows)
 
 
-class GroupManager(AgentLoopManagerTQ):
+class GroupManager(AgentLoopManagerTQ):  # type: ignore[misc]
     """Deals questions to the workers, which verl spreads over the nodes."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -9,7 +9,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")
-class CpuEngine(FSDPEngineWithLMHead):
+class CpuEngine(FSDPEngineWithLMHead):  # type: ignore[misc]
     """The engine as it is, but for a reference model that is not sent to pinned host memory (it is there already)."""
 
     def _build_fsdp_module(self, module: Any) -> Any:

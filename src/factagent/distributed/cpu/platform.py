@@ -65,7 +65,7 @@ _ACCELERATOR = _Accelerator("factagent_cpu_accelerator")
 
 
 @PlatformRegistry.register(platform="cpu")
-class CpuPlatform(PlatformBase):
+class CpuPlatform(PlatformBase):  # type: ignore[misc]
     """Chosen by `VERL_PLATFORM=cpu` alone, never found by itself."""
 
     device_name = "cpu"

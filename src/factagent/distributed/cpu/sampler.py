@@ -147,7 +147,7 @@ def _server_name(replica: int) -> str:
     return f"{NAME}_{ray.get_runtime_context().get_job_id()}_{replica}"
 
 
-class Replica(RolloutReplica):
+class Replica(RolloutReplica):  # type: ignore[misc]
     """Starts one `Server` as a Ray actor."""
 
     async def launch_servers(self) -> None:
@@ -161,7 +161,7 @@ class Replica(RolloutReplica):
         self._server_handle, self._server_address = handle, f"{NAME}:{self.replica_rank}"
 
 
-class Sender(BaseRollout):
+class Sender(BaseRollout):  # type: ignore[misc]
     """The side of the training processes: hands each step's weights to the server of its replica."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:

@@ -11,7 +11,7 @@ import torch.distributed
 from verl.workers.engine_workers import ActorRolloutRefWorker
 
 
-class CpuWorker(ActorRolloutRefWorker):
+class CpuWorker(ActorRolloutRefWorker):  # type: ignore[misc]
     """The worker as it is; verl names one backend for the CPU and one for the device, which here is the same."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
