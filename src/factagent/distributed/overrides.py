@@ -70,6 +70,8 @@ def environment_of(cluster: ClusterConfig) -> dict[str, str]:
         "VERL_PLATFORM": "cpu",
         "VERL_USE_EXTERNAL_MODULES": CPU_MODULE,
         "OMP_NUM_THREADS": "1",
+        # Ray gives its workers the lowest of priorities but four; beside other work on a CPU they would hardly run.
+        "RAY_worker_niceness": "0",
     }
 
 
