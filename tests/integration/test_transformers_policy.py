@@ -26,6 +26,8 @@ from factagent.policies.transformers import (  # noqa: E402
 from factagent.protocols import build_protocol  # noqa: E402
 from factagent.protocols.state import State  # noqa: E402
 from factagent.rollout import RolloutSettings, run_episodes, sample_groups  # noqa: E402
+from factagent.train.config import RunConfig  # noqa: E402
+from factagent.train.setup import load_policy  # noqa: E402
 from factagent.types import Generation, Invalid, Message, Passage, Question, Search, StopReason  # noqa: E402
 
 QUESTIONS = [
@@ -69,6 +71,25 @@ def model(tokenizer):
 @pytest.fixture
 def policy(model, tokenizer):
     return TransformersPolicy(model, tokenizer, SETTINGS)
+
+
+def test_a_policy_draws_from_its_nucleus_and_greedy_from_none(model, tokenizer):
+    questions = [request(f"q{i}?", key=("n", i)) for i in range(4)]
+
+    def replies(**settings):
+        made = TransformersPolicy(model, tokenizer, SamplingSettings(max_new_tokens=6, **settings)).generate(questions)
+        return [one.response_ids for one in made]
+
+    greedy = replies(temperature=0.0)
+    assert replies(temperature=1.0, top_p=1e-9) == greedy
+    assert replies(temperature=1.0) != greedy
+    assert replies(temperature=1.0, top_p=1.0) == replies(temperature=1.0)
+
+
+def test_the_nucleus_of_a_run_reaches_its_policy():
+    run = RunConfig.model_validate({"rollout": {"temperature": 1.0, "top_p": 0.95}})
+    settings = load_policy(run).settings
+    assert (settings.temperature, settings.top_p) == (1.0, 0.95)
 
 
 def request(text, key=("k",), prefix=None):

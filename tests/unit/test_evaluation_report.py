@@ -139,6 +139,20 @@ def test_the_seven_sets_are_averaged_by_their_full_sizes_too():
     assert ours.split("|")[2:] == theirs.split("|")[2:]
 
 
+@pytest.mark.parametrize(
+    ("rollout", "shown"),
+    [
+        ({}, ", greedy;"),
+        ({"top_p": 0.9}, ", greedy;"),
+        ({"temperature": 0.7}, ", temperature 0.7;"),
+        ({"temperature": 1.0, "top_p": 0.95}, ", temperature 1, top-p 0.95;"),
+    ],
+)
+def test_the_report_says_how_replies_were_decoded(rollout, shown):
+    config = EvalConfig.model_validate(CONFIG.model_dump() | {"rollout": rollout})
+    assert shown in markdown(config, summary_of(s=graded("s", 3, 1))).splitlines()[2]
+
+
 def test_nothing_scored_gives_no_average():
     summary = summary_of(a=graded("a", 0, 0, failed=2))
     assert summary["averages"] == {}

@@ -15,6 +15,7 @@ from factagent.data.dataset import write_questions
 from factagent.errors import ConfigError, DataError, TryAgainError, UsageError
 from factagent.evaluation import players, session
 from factagent.evaluation.config import EvalConfig, FailureConfig
+from factagent.evaluation.players import endpoint_settings
 from factagent.evaluation.results import read_results
 from factagent.evaluation.session import resume_evaluation, start_evaluation
 from factagent.evaluation.watch import FailureWatch
@@ -345,12 +346,32 @@ def test_a_dry_run_prints_the_configuration(config, tmp_path, capsys):
             ("--set", "model.endpoint={url='http://x', temperature=1.0}"),
             "'temperature' is set by 'rollout.temperature'",
         ),
+        (
+            ("--set", "model.endpoint={url='http://x', top_p=0.5}", "--set", "rollout.top_p=0.9"),
+            "'rollout.top_p' and 'model.endpoint.top_p' are both set; keep the first",
+        ),
         (("--questions", "a=x", "a=y"), "two sets are named 'a'; names must be unique"),
     ],
 )
 def test_wrong_flags_exit_with_2(config, tmp_path, capsys, arguments, message):
     assert main(command(config, tmp_path, *arguments)) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("rollout", "endpoint", "sent"), [({}, {}, None), ({"top_p": 0.9}, {}, 0.9), ({}, {"top_p": 0.5}, 0.5)]
+)
+def test_the_nucleus_reaches_an_endpoint_and_is_left_out_where_it_is_the_whole(rollout, endpoint, sent):
+    config = EvalConfig.model_validate(
+        {
+            "model": {"endpoint": {"url": "http://x/v1", **endpoint}},
+            "rollout": {"temperature": 1.0, **rollout},
+            "retriever": {"corpus": "c"},
+            "sets": [{"name": "dev", "path": "q"}],
+        }
+    )
+    settings = endpoint_settings(config, config.model.endpoint)
+    assert (settings.temperature, settings.top_p) == (1.0, sent)
 
 
 def test_no_questions_and_no_retriever_are_named(capsys):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from factagent.data.corpus import read_facts
 from factagent.episode import Episode
-from factagent.evaluation.config import EXPERT, EvalConfig
+from factagent.evaluation.config import EXPERT, EndpointConfig, EvalConfig
 from factagent.evaluation.local import load_evaluated, protocol_of
 from factagent.evaluation.retrievers import open_async, open_blocking
 from factagent.policies.base import AsyncPolicy, Policy
@@ -107,23 +107,27 @@ class _Noting:
 async def open_player(config: EvalConfig) -> AsyncIterator[Player]:
     """The player of a configuration, with its policy and retriever."""
     protocol, settings = protocol_of(config.rollout), config.rollout.settings()
-    endpoint = config.model.endpoint
-    if endpoint is None:
+    if config.model.endpoint is None:
         policy: Policy = _expert(config, protocol) if config.model.path == EXPERT else load_evaluated(config)
         retriever = open_blocking(config.retriever)
         yield LockStep(protocol, policy, retriever, settings, config.batch_size, config.seed)
         return
     from factagent.policies.endpoint import EndpointPolicy
 
+    settled = endpoint_settings(config, config.model.endpoint)
+    async with EndpointPolicy(settled) as remote, open_async(config.retriever) as searcher:
+        yield OneByOne(protocol, remote, searcher, settings, config.seed, config.concurrency)
+
+
+def endpoint_settings(config: EvalConfig, endpoint: EndpointConfig) -> EndpointSettings:
+    """How the endpoint is asked: its own keys, and those that the evaluation has for any model."""
     shared = {
         "temperature": config.rollout.temperature,
         "top_p": config.rollout.top_p if config.rollout.top_p < 1 else endpoint.top_p,
         "max_tokens": config.rollout.max_new_tokens,
         "concurrency": config.concurrency,
     }
-    settled = EndpointSettings.model_validate(endpoint.model_dump() | shared)
-    async with EndpointPolicy(settled) as remote, open_async(config.retriever) as searcher:
-        yield OneByOne(protocol, remote, searcher, settings, config.seed, config.concurrency)
+    return EndpointSettings.model_validate(endpoint.model_dump() | shared)
 
 
 def _expert(config: EvalConfig, protocol: AgentProtocol) -> ScriptedExpert:
