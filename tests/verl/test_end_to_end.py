@@ -83,7 +83,15 @@ OURS_ALONE = {"seconds", "rows", "rows_added", "sampler_probability_gap", "dropp
 """Figures of one engine, or of another moment (verl measures entropy before the update)."""
 
 
-def factagent(*arguments: str, seconds: int = SECONDS) -> dict[str, Any]:
+def factagent(*arguments: str) -> dict[str, Any]:
+    """Run a command that must succeed; the row that it prints."""
+    code, out, errors = run_command(*arguments)
+    assert code == 0, errors[-4000:]
+    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
+    return result
+
+
+def run_command(*arguments: str, seconds: int = SECONDS) -> tuple[int, str, str]:
     """Run the command; whatever hangs is ended with everything that it started."""
     command = [sys.executable, "-m", "factagent.cli", *arguments]
     process = subprocess.Popen(
@@ -95,9 +103,7 @@ def factagent(*arguments: str, seconds: int = SECONDS) -> dict[str, Any]:
         os.killpg(process.pid, 9)
         out, errors = process.communicate()
         pytest.fail(f"{' '.join(arguments)} did not end within {seconds} s\n{errors[-3000:]}")
-    assert process.returncode == 0, errors[-4000:]
-    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return result
+    return process.returncode, out, errors
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +206,18 @@ def test_a_checkpoint_is_exported_as_a_model_that_loads(run: Path, tmp_path: Pat
     assert exported.keys() == start.keys()
     moved = max(float((exported[name].float() - start[name].float()).abs().max()) for name in start)
     assert 1e-5 < moved < 0.1
+
+
+def test_a_step_in_which_every_episode_fails_is_written_down_and_stops_the_run(
+    configuration: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    changes = ("cluster.episode_timeout_s=0.001", "schedule.eval_every=0", "learner.kl_coef=0.0")
+    overrides = [word for change in changes for word in ("--set", change)]
+    code, _, errors = run_command("train", "--config", str(configuration), "--out", str(out), *overrides)
+    assert code == 75
+    assert "100% of the trajectories failed: the episode did not end within 0.001 s" in errors
+    (row,) = read_metrics(out)
+    assert (row["dropped_groups"], row["failed_trajectories"], row["rows"]) == (4, 12, 0)
+    assert (row["grad_norm"], row["updates_skipped"]) == (0, 0)
+    assert (out / "verl" / "global_step_1" / "actor").is_dir()

@@ -119,7 +119,8 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
             tags=[tags for one in self._played for tags in one.tags],
         )
         if not batch.keys:
-            return batch
+            metrics.update(_no_update(), learning_rate=self._learning_rate)
+            return _nothing_to_learn(self.global_steps)
         batch.extra_info["temperature"] = self.run_config.rollout.temperature
         batch = self._balance_batch(batch, metrics)
         with marked_timer("old_log_prob", timing_raw):
@@ -195,9 +196,14 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
         )
         output = self.actor_rollout_wg.update_actor(batch)["metrics"]
         metrics.update(_learner_metrics(output))
-        learner = self.run_config.learner
-        metrics["learning_rate"] = learner.learning_rate * min(1.0, self.global_steps / max(1, learner.warmup_steps))
+        metrics["learning_rate"] = self._learning_rate
         return batch
+
+    @property
+    def _learning_rate(self) -> float:
+        """Of this step; what verl's worker reports is that of the next one."""
+        learner = self.run_config.learner
+        return learner.learning_rate * min(1.0, self.global_steps / max(1, learner.warmup_steps))
 
     # ---- validation
 
@@ -251,6 +257,22 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
         """Write the last dev answers and the summary of a run that came to its end."""
         self.run.write_dev([line_of(ResultRow.of("dev", result), result) for result in self._dev_results])
         self.run.write_summary(summarise_run(self.run, self._last_eval))
+
+
+def _nothing_to_learn(step: int) -> KVBatchMeta:
+    """The batch of a step in which no group is left: one row that is read by nobody.
+
+    verl clears the rows of whatever batch comes back, and its queue refuses an empty list of keys.
+    """
+    key, tags = f"step{step}none_0_0", {"is_padding": True}
+    fields = TensorDict({"nothing": torch.zeros(1, 1)}, batch_size=1)
+    tq.kv_batch_put(keys=[key], fields=fields, tags=[tags], partition_id=PARTITION)
+    return KVBatchMeta(partition_id=PARTITION, keys=[key], tags=[tags])
+
+
+def _no_update() -> dict[str, float]:
+    """The figures of a step without an update, as the local learner gives them for an empty batch."""
+    return {**LossStats().means(), "grad_norm": 0.0, "updates_skipped": 0, "rows": 0, "rows_added": 0}
 
 
 def _learner_metrics(output: dict[str, Any]) -> dict[str, float]:
