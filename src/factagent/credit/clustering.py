@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -55,22 +57,18 @@ def cluster_facts(
 
 def canonical_order(triples_G: Sequence[Sequence[Triple]]) -> tuple[Triple, ...]:
     """The distinct triples: most trajectories first, then normalised text, then the text itself."""
-    support: dict[Triple, int] = {}
-    for triples in triples_G:
-        for triple in dict.fromkeys(triples):
-            support[triple] = support.get(triple, 0) + 1
+    support = Counter(chain.from_iterable(map(dict.fromkeys, triples_G)))
     return tuple(sorted(support, key=lambda triple: (-support[triple], normalise_text(triple.text), triple)))
 
 
 def _leaders(equivalent_UU: NDArray[np.bool_]) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """Greedy scan in order: every open row leads a cluster and takes the open facts it is equivalent to."""
-    labels = np.full(len(equivalent_UU), -1, dtype=np.int64)
-    representatives: list[int] = []
-    for row in range(len(equivalent_UU)):
-        if labels[row] < 0:
-            labels[(labels < 0) & equivalent_UU[row]] = len(representatives)
-            representatives.append(row)
-    return labels, tuple(representatives)
+    """Greedy scan in order: a fact that joined no earlier one leads, and takes the free facts it is equivalent to."""
+    leader = list(range(len(equivalent_UU)))
+    for row, fact in np.argwhere(equivalent_UU).tolist():
+        if leader[row] == row and leader[fact] == fact:
+            leader[fact] = row
+    representatives, labels = np.unique(np.array(leader, dtype=np.int64), return_inverse=True)
+    return labels, tuple(representatives.tolist())
 
 
 def _components(equivalent_UU: NDArray[np.bool_]) -> tuple[NDArray[np.int64], tuple[int, ...]]:

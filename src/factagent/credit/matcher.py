@@ -8,7 +8,7 @@ matrix product gives the cosines of both configurations.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,8 +25,11 @@ MAX_TRIPLES = 16_384
 MAX_RELATIONS = 2_048
 _UNKNOWN = 255
 _ORIGINAL, _SWAPPED = 1, 2
-Pairs = NDArray[np.intp]
-_Keys = tuple[NDArray[np.bool_], NDArray[np.bool_]]
+_BITS_C1 = np.array([[_ORIGINAL], [_SWAPPED]], dtype=np.uint8)
+_SIGNATURE, _UNITS, _RELATION, _SUBJECT, _OBJECT, _TEXT, _REVERSE = range(7)
+"""Columns of the table of triples."""
+Rows = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 
 class _Codes:
@@ -45,30 +48,33 @@ class _Vectors:
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
         self.texts: list[str] = []
-        self._rows: NDArray[np.float32] | None = None
+        self._rows = np.zeros((0, 0), dtype=np.float32)
         self._known = np.zeros(0, dtype=bool)
 
-    def fill(self, wanted: Iterable[int]) -> None:
-        """Encode the rows that are not known yet, in one call."""
+    def cosines(self, a: Rows, b: Rows) -> NDArray[np.float32]:
+        """Cosines of rows a and b, of the same shape; rows not known yet are encoded in one call."""
+        if not a.size:
+            return np.zeros(a.shape, dtype=np.float32)
+        used, position = np.unique(np.stack([a, b]), return_inverse=True)
+        vectors = self._filled(used)[used]
+        first, second = position.reshape(2, *a.shape)
+        cosines: NDArray[np.float32] = (vectors @ vectors.T)[first, second]
+        return cosines
+
+    def _filled(self, wanted: Rows) -> NDArray[np.float32]:
+        """The table of vectors, in which these rows are known."""
         if len(self._known) < len(self.texts):
             self._known = np.concatenate([self._known, np.zeros(2 * len(self.texts) - len(self._known), dtype=bool)])
-        missing = [row for row in dict.fromkeys(wanted) if not self._known[row]]
-        if not missing:
-            return
-        vectors = self._encoder.encode([self.texts[row] for row in missing])
-        if self._rows is None:
-            self._rows = np.zeros((len(self._known), vectors.shape[1]), dtype=np.float32)
-        elif len(self._rows) < len(self._known):
-            grown = np.zeros((len(self._known), self._rows.shape[1]), dtype=np.float32)
-            grown[: len(self._rows)] = self._rows
-            self._rows = grown
-        self._rows[missing] = vectors
-        self._known[missing] = True
-
-    def __getitem__(self, rows: NDArray[np.intp]) -> NDArray[np.float32]:
-        if self._rows is None:
-            raise IndexError("no row was filled yet")
-        return self._rows[rows]
+        missing = wanted[~self._known[wanted]]
+        if len(missing):
+            vectors = self._encoder.encode([self.texts[row] for row in missing.tolist()])
+            if len(self._rows) < len(self._known):
+                grown = np.zeros((len(self._known), vectors.shape[1]), dtype=np.float32)
+                grown[: len(self._rows)] = self._rows.reshape(-1, vectors.shape[1])
+                self._rows = grown
+            self._rows[missing] = vectors
+            self._known[missing] = True
+        return self._rows
 
 
 class Matcher:
@@ -89,35 +95,22 @@ class Matcher:
         self._relations: dict[str, int] = {}
         self._entities: dict[str, int] = {}
         self._name_keys: list[tuple[int, ...]] = []
-        self._keys = np.zeros((0, 5), dtype=np.int64)
+        self._keys = np.zeros((5, 0), dtype=np.int64)
         self._matches = np.zeros((0, 0), dtype=np.uint8)
         self._triple_vectors, self._relation_vectors = _Vectors(self.encoder), _Vectors(self.encoder)
         self._entity_vectors = _Vectors(self.encoder)
 
-    def matrix(self, triples_U: Sequence[Triple]) -> NDArray[np.bool_]:
+    def matrix(self, triples_U: Sequence[Triple]) -> Bools:
         """(U, U) verdicts, symmetric, true on the diagonal."""
-        size = len(triples_U)
-        equivalent = np.eye(size, dtype=bool)
-        if size < 2:
-            return equivalent
         rows = self.intern(triples_U)
-        first, second, allowed = self._candidates(rows)
-        if len(first):
-            passed = self._decide(rows[first], rows[second], allowed)
-            equivalent[first[passed], second[passed]] = True
-            equivalent[second[passed], first[passed]] = True
+        equivalent = np.eye(len(rows), dtype=bool)
+        first, second = self._same_signature(rows)
+        passed = self._equivalent(rows[first], rows[second])
+        first, second = first[passed], second[passed]
+        equivalent[first, second] = equivalent[second, first] = True
         return equivalent
 
-    def warm(self, groups: Iterable[Sequence[Triple]]) -> None:
-        """Encode in one batch whatever comparing each of these groups will ask for."""
-        wanted: list[int] = []
-        for triples in groups:
-            rows = self.intern(list(dict.fromkeys(triples)))
-            first, second, _ = self._candidates(rows)
-            wanted += rows[first].tolist() + rows[second].tolist()
-        self._fill_triples(wanted)
-
-    def intern(self, triples_U: Sequence[Triple]) -> NDArray[np.intp]:
+    def intern(self, triples_U: Sequence[Triple]) -> Rows:
         """(U,) row numbers of the triples; what is new is read once."""
         if len(self._rows) + len(triples_U) > MAX_TRIPLES or len(self._relations) + len(triples_U) > MAX_RELATIONS:
             self._reset()
@@ -128,9 +121,10 @@ class Matcher:
                 self._features.append(self._read(triple))
         if len(self._table) < len(self._features):
             self._table = np.concatenate([self._table, np.array(self._features[len(self._table) :], dtype=np.int64)])
-        if len(self._keys) < len(self._name_keys):
-            self._keys = np.concatenate([self._keys, np.array(self._name_keys[len(self._keys) :], dtype=np.int64)])
-        return np.fromiter((known[triple] for triple in triples_U), dtype=np.intp, count=len(triples_U))
+        if self._keys.shape[1] < len(self._name_keys):
+            new = np.array(self._name_keys[self._keys.shape[1] :], dtype=np.int64)
+            self._keys = np.concatenate([self._keys, new.T], axis=1)
+        return np.array([known[triple] for triple in triples_U], dtype=np.intp)
 
     def _read(self, triple: Triple) -> tuple[int, ...]:
         """The features of a triple: signature, units, relation, subject, object, and codes of both normalised texts."""
@@ -170,40 +164,47 @@ class Matcher:
             )
         return self._entities[name]
 
-    def _candidates(self, rows: NDArray[np.intp]) -> tuple[Pairs, Pairs, NDArray[np.uint8]]:
-        """Pairs (first < second) that every rule without a cosine of triples leaves open, and the
-        configurations they may pass in.
-        """
-        signature, units, relation, subject, obj, text, reverse = self._table[rows].T
+    def _same_signature(self, rows: Rows) -> tuple[Rows, Rows]:
+        """The pairs (first < second) whose signatures do not keep them apart."""
+        signature, units = self._table[rows, _SIGNATURE], self._table[rows, _UNITS]
         open_pairs = signature[:, None] == signature
         if units.any():
             open_pairs &= (units[:, None] == units) | (units == 0) | (units == 0)[:, None]
-        matches = self._relation_matches(relation)
-        if self.config.equivalence == "exact":
-            original = text[:, None] == text
-            flipped = text[:, None] == reverse
-            if self.config.orientation == "strict":
-                flipped &= (matches & _SWAPPED) > 0
-            matches = (original * _ORIGINAL + flipped * _SWAPPED).astype(np.uint8)
-        first, second = np.nonzero(np.triu(open_pairs & (matches > 0), 1))
-        allowed = matches[first, second]
-        if self.config.equivalence == "exact" or not len(first):
-            return first, second, allowed
-        allowed = self._by_names(subject[first], obj[first], subject[second], obj[second], allowed)
-        left = allowed > 0
-        return first[left], second[left], allowed[left]
+        first, second = np.nonzero(open_pairs)
+        upper = first < second
+        return first[upper], second[upper]
 
-    def _relation_matches(self, relation: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """(U, U) bits: the configurations in which the relations of two triples match."""
+    def _equivalent(self, a: Rows, b: Rows) -> Bools:
+        """(P,) verdicts on pairs of rows. Each rule sees only the pairs that those before it left open."""
+        if self.config.equivalence == "exact":
+            return self._same_text(a, b)
+        passes_CP = self._by_relation(a, b)
+        for rule in (self._by_names, self._by_similarity):
+            left = np.flatnonzero(passes_CP.any(axis=0))
+            passes_CP[:, left] &= rule(a[left], b[left], passes_CP[:, left])
+        verdicts: Bools = passes_CP.any(axis=0)
+        return verdicts
+
+    def _same_text(self, a: Rows, b: Rows) -> Bools:
+        """(P,) equal normalised strings, or crosswise equal ones where the orientation allows it."""
+        text = self._table[a, _TEXT]
+        crosswise: Bools = text == self._table[b, _REVERSE]
+        if self.config.orientation == "strict":
+            crosswise &= self._by_relation(a, b)[1]
+        return crosswise | (text == self._table[b, _TEXT])
+
+    def _by_relation(self, a: Rows, b: Rows) -> Bools:
+        """(2, P): whether the relations match in the original and in the swapped configuration."""
         if len(self._matches) < len(self._relations):
             grown = np.full((max(64, 2 * len(self._relations)),) * 2, _UNKNOWN, dtype=np.uint8)
             grown[: len(self._matches), : len(self._matches)] = self._matches
             self._matches = grown
-        matches: NDArray[np.uint8] = self._matches[relation[:, None], relation]
+        relations = self._table[a, _RELATION], self._table[b, _RELATION]
+        matches = self._matches[relations]
         if (matches == _UNKNOWN).any():
-            self._match_relations(np.unique(relation))
-            matches = self._matches[relation[:, None], relation]
-        return matches
+            self._match_relations(np.unique(relations))
+            matches = self._matches[relations]
+        return (matches & _BITS_C1) > 0
 
     def _match_relations(self, relations: NDArray[np.int64]) -> None:
         """Fill the table of relation pairs, encoding only relations whose surface leaves the question open."""
@@ -220,84 +221,52 @@ class Matcher:
                     open_pairs.append((a, b, by_cosine))
         if open_pairs:
             a_P, b_P, bits_P = np.array(open_pairs).T
-            self._relation_vectors.fill([*a_P.tolist(), *b_P.tolist()])
-            cosine = _cosines(self._relation_vectors, a_P, b_P)
+            cosine = self._relation_vectors.cosines(a_P, b_P)
             bits = np.where(cosine + TOLERANCE >= self.thresholds.relation, bits_P, 0).astype(np.uint8)
             self._matches[a_P, b_P] |= bits
             self._matches[b_P, a_P] = self._matches[a_P, b_P]
 
-    def _by_names(
-        self, s_a: Pairs, o_a: Pairs, s_b: Pairs, o_b: Pairs, allowed: NDArray[np.uint8]
-    ) -> NDArray[np.uint8]:
-        """Clear the configurations that the names of subject and object refuse."""
-        straight_s, straight_o = self._same_name(s_a, s_b), self._same_name(o_a, o_b)
-        cross_s, cross_o = self._same_name(s_a, o_b), self._same_name(o_a, s_b)
-        straight, crosswise = straight_s[0] & straight_o[0], cross_s[0] & cross_o[0]
-        refused = np.zeros_like(allowed)
-        if self.config.orientation == "strict":
-            refused |= np.where(crosswise & ~straight, _ORIGINAL, 0).astype(np.uint8)
-            refused |= np.where(straight & ~crosswise, _SWAPPED, 0).astype(np.uint8)
-        allowed = allowed & ~refused
-        threshold = self.thresholds.entity
-        if threshold is not None:
-            for bit, same_s, same_o, other_s, other_o in (
-                (_ORIGINAL, straight_s, straight_o, s_b, o_b),
-                (_SWAPPED, cross_s, cross_o, o_b, s_b),
-            ):
-                doubtful = np.flatnonzero(((allowed & bit) > 0) & ~(same_s[0] & same_o[0]))
-                if len(doubtful):
-                    close = self._close(s_a, other_s, same_s, doubtful, threshold) & self._close(
-                        o_a, other_o, same_o, doubtful, threshold
-                    )
-                    allowed[doubtful[~close]] &= ~np.uint8(bit)
-        return allowed
+    def _by_names(self, a: Rows, b: Rows, open_CP: Bools) -> Bools:
+        """(2, P): configurations that the names of subject and object allow, among the open ones.
 
-    def _same_name(self, a: Pairs, b: Pairs) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        Axes: configuration (original, swapped), part (subject, object), pair.
+        """
+        names_a = self._table[a, _SUBJECT], self._table[a, _OBJECT]
+        subject_b, object_b = self._table[b, _SUBJECT], self._table[b, _OBJECT]
+        a_CNP = np.array([names_a, names_a])
+        b_CNP = np.array([(subject_b, object_b), (object_b, subject_b)])
+        same_CNP, different_CNP = self._same_name(a_CNP, b_CNP)
+        if self.config.orientation == "strict":
+            stand_CP = same_CNP.all(axis=1)
+            open_CP = open_CP & (stand_CP | ~stand_CP[::-1])
+        threshold = self.thresholds.entity
+        if threshold is None:
+            return open_CP
+        open_CP = open_CP & ~different_CNP.any(axis=1)
+        asked = open_CP[:, None] & ~same_CNP
+        same_CNP[asked] = self._entity_vectors.cosines(a_CNP[asked], b_CNP[asked]) + TOLERANCE >= threshold
+        return open_CP & same_CNP.all(axis=1)
+
+    def _same_name(self, a: Rows, b: Rows) -> tuple[Bools, Bools]:
         """`entities.same_name` and `entities.different_name` for pairs of entity rows."""
-        name_a, acronym_a, initialled_a, distinguishing_a, bracket_a = self._keys[a].T
-        name_b, acronym_b, initialled_b, distinguishing_b, bracket_b = self._keys[b].T
-        same: NDArray[np.bool_] = name_a == name_b
+        name_a, acronym_a, initialled_a, distinguishing_a, bracket_a = self._keys[:, a]
+        name_b, acronym_b, initialled_b, distinguishing_b, bracket_b = self._keys[:, b]
+        same: Bools = name_a == name_b
         same |= (name_a == acronym_b) | (name_a == initialled_b) | (name_b == acronym_a) | (name_b == initialled_a)
         other_bracket = (bracket_a != bracket_b) & (bracket_a > 0) & (bracket_b > 0)
         same &= ~other_bracket
         return same, other_bracket | ((distinguishing_a != distinguishing_b) & ~same)
 
-    def _close(self, a: Pairs, b: Pairs, keys: _Keys, doubtful: Pairs, threshold: float) -> NDArray[np.bool_]:
-        """(len(doubtful),) names that are the same by their keys or by their cosine."""
-        same, different = keys
-        close: NDArray[np.bool_] = same[doubtful].copy()
-        asked = np.flatnonzero(~close & ~different[doubtful])
-        if len(asked):
-            rows_a, rows_b = a[doubtful[asked]], b[doubtful[asked]]
-            self._entity_vectors.fill([*rows_a.tolist(), *rows_b.tolist()])
-            cosine = _cosines(self._entity_vectors, rows_a, rows_b)
-            close[asked] = cosine + TOLERANCE >= threshold
-        return close
+    def _by_similarity(self, a: Rows, b: Rows, open_CP: Bools) -> Bools:
+        """(2, P): open configurations in which the cosine of the triples reaches the threshold.
 
-    def _fill_triples(self, rows: Iterable[int]) -> None:
-        self._triple_vectors.fill(text for row in rows for text in (2 * row, 2 * row + 1))
-
-    def _decide(self, rows_a: Pairs, rows_b: Pairs, allowed: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        """(P,) verdicts on candidate pairs: the cosine of an allowed configuration reaches the threshold."""
-        if self.config.equivalence == "exact":
-            return allowed > 0
-        used, position = np.unique(np.concatenate([rows_a, rows_b]), return_inverse=True)
-        self._fill_triples(used.tolist())
-        vectors = self._triple_vectors[np.concatenate([2 * used, 2 * used + 1])]
-        cosine = vectors @ vectors.T
-        a, b, size = position[: len(rows_a)], position[len(rows_a) :], len(used)
-        original = np.maximum(cosine[a, b], cosine[a + size, b + size])
-        flipped = np.maximum(cosine[a, b + size], cosine[a + size, b])
-        threshold = self.thresholds.similarity - TOLERANCE
-        passed: NDArray[np.bool_] = ((allowed & _ORIGINAL) > 0) & (original >= threshold)
-        passed |= ((allowed & _SWAPPED) > 0) & (flipped >= threshold)
-        return passed
-
-
-def _cosines(vectors: _Vectors, a: Pairs, b: Pairs) -> NDArray[np.float32]:
-    """(P,) cosines of rows a and b."""
-    cosines: NDArray[np.float32] = np.einsum("ij,ij->i", vectors[a], vectors[b])
-    return cosines
+        That of a configuration is the larger of two: either triple, or neither, may be the swapped one.
+        """
+        a, b = 2 * a, 2 * b
+        cosine_CP = self._triple_vectors.cosines(
+            np.array([(a, a + 1), (a, a + 1)]), np.array([(b, b + 1), (b + 1, b)])
+        ).max(axis=1)
+        return open_CP & (cosine_CP >= self.thresholds.similarity - TOLERANCE)
 
 
 @lru_cache(maxsize=4)
