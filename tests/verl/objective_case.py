@@ -141,12 +141,12 @@ def verl_numbers(case: Case, directory: Path, rank: int) -> dict[str, float]:
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
 
-    from factagent.distributed.launch import _compose
+    from factagent.distributed.launch import verl_config_of
     from factagent.distributed.loss import weighted_loss
     from factagent.distributed.overrides import overrides_of
     from factagent.distributed.trainer import _learner_metrics
 
-    composed = _compose(overrides_of(case.config(directory), Path("run")))
+    composed = verl_config_of(overrides_of(case.config(directory), Path("run")))
     actor = omega_conf_to_dataclass(composed.actor_rollout_ref.actor)
     model = actor.model_config = omega_conf_to_dataclass(composed.actor_rollout_ref.model)
     actor.optim.total_training_steps = 10

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from factagent.configuration import load_config
-from factagent.distributed.launch import _compose, dry_run
+from factagent.distributed.launch import dry_run, verl_config_of
 from factagent.distributed.overrides import overrides_of
 from factagent.errors import ConfigError
 from factagent.train.config import RunConfig
@@ -22,7 +22,7 @@ def test_a_recipe_is_a_configuration_of_verl(repository: Path, name: str) -> Non
     from verl.utils.config import omega_conf_to_dataclass
 
     run = load_config(RunConfig, repository / "configs" / f"{name}.toml")
-    composed: Any = _compose(overrides_of(run, Path("run")))
+    composed: Any = verl_config_of(overrides_of(run, Path("run")))
     assert not need_critic(composed)
     assert need_reference_policy(composed)
     actor = omega_conf_to_dataclass(composed.actor_rollout_ref.actor)

@@ -43,7 +43,7 @@ def dry_run(config: RunConfig, out: Path, steps: int | None = None) -> tuple[lis
     """
     overrides = overrides_of(config, out, steps)
     if find_spec("verl") is not None:
-        _compose(overrides)
+        verl_config_of(overrides)
     return lines_of(overrides), plan_lines(config)
 
 
@@ -100,7 +100,7 @@ def _train(config: RunConfig, run: RunDirectory, steps: int | None) -> dict[str,
 
 def _run_verl(config: RunConfig, run: RunDirectory, overrides: Overrides, urls: tuple[str, ...]) -> None:
     os.environ.update(environment_of(config.cluster or ClusterConfig()))
-    composed = _compose(overrides)
+    composed = verl_config_of(overrides)
     from omegaconf import open_dict
 
     with open_dict(composed):
@@ -126,7 +126,7 @@ def _own_error(error: Any) -> Exception:
     return cause if isinstance(cause, FactAgentError) else error
 
 
-def _compose(overrides: Overrides) -> Any:
+def verl_config_of(overrides: Overrides) -> Any:
     """The configuration of verl with the overrides.
 
     Raises:
