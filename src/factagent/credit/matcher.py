@@ -55,10 +55,9 @@ class _Vectors:
         """Cosines of rows a and b, of the same shape; rows not known yet are encoded in one call."""
         if not a.size:
             return np.zeros(a.shape, dtype=np.float32)
-        used, position = np.unique(np.stack([a, b]), return_inverse=True)
+        used = np.unique(np.stack([a, b]))
         vectors = self._filled(used)[used]
-        first, second = position.reshape(2, *a.shape)
-        cosines: NDArray[np.float32] = (vectors @ vectors.T)[first, second]
+        cosines: NDArray[np.float32] = (vectors @ vectors.T)[np.searchsorted(used, a), np.searchsorted(used, b)]
         return cosines
 
     def _filled(self, wanted: Rows) -> NDArray[np.float32]:
@@ -182,7 +181,7 @@ class Matcher:
         for rule in (self._by_names, self._by_similarity):
             left = np.flatnonzero(passes_CP.any(axis=0))
             passes_CP[:, left] &= rule(a[left], b[left], passes_CP[:, left])
-        verdicts: Bools = passes_CP.any(axis=0)
+        verdicts: Bools = passes_CP[0] | passes_CP[1]
         return verdicts
 
     def _same_text(self, a: Rows, b: Rows) -> Bools:
@@ -191,7 +190,8 @@ class Matcher:
         crosswise: Bools = text == self._table[b, _REVERSE]
         if self.config.orientation == "strict":
             crosswise &= self._by_relation(a, b)[1]
-        return crosswise | (text == self._table[b, _TEXT])
+        crosswise |= text == self._table[b, _TEXT]
+        return crosswise
 
     def _by_relation(self, a: Rows, b: Rows) -> Bools:
         """(2, P): whether the relations match in the original and in the swapped configuration."""
@@ -204,7 +204,8 @@ class Matcher:
         if (matches == _UNKNOWN).any():
             self._match_relations(np.unique(relations))
             matches = self._matches[relations]
-        return (matches & _BITS_C1) > 0
+        passes_CP: Bools = (matches & _BITS_C1) > 0
+        return passes_CP
 
     def _match_relations(self, relations: NDArray[np.int64]) -> None:
         """Fill the table of relation pairs, encoding only relations whose surface leaves the question open."""
@@ -237,7 +238,7 @@ class Matcher:
         b_CNP = np.array([(subject_b, object_b), (object_b, subject_b)])
         same_CNP, different_CNP = self._same_name(a_CNP, b_CNP)
         if self.config.orientation == "strict":
-            stand_CP = same_CNP.all(axis=1)
+            stand_CP = same_CNP[:, 0] & same_CNP[:, 1]
             open_CP = open_CP & (stand_CP | ~stand_CP[::-1])
         threshold = self.thresholds.entity
         if threshold is None:
@@ -266,7 +267,8 @@ class Matcher:
         cosine_CP = self._triple_vectors.cosines(
             np.array([(a, a + 1), (a, a + 1)]), np.array([(b, b + 1), (b + 1, b)])
         ).max(axis=1)
-        return open_CP & (cosine_CP >= self.thresholds.similarity - TOLERANCE)
+        passes_CP: Bools = open_CP & (cosine_CP >= self.thresholds.similarity - TOLERANCE)
+        return passes_CP
 
 
 @lru_cache(maxsize=4)
