@@ -211,8 +211,8 @@ def shard(case: Case, directory: Path, rank: int) -> tuple[Any, int]:
                 for other, p in zip(layout.order, layout.part, strict=True)
                 if p == layout.part[place] and other is not None
             ]
-            share = share_of_group(case.config(directory).learner.aggregation, part)[samples[row].group]
-            mine.append(fields[row] | {"token_weights": fields[row]["token_weights"] * share})
+            scale = share_of_group(case.config(directory).learner.aggregation, part)[samples[row].group]
+            mine.append(fields[row] | {"token_weights": fields[row]["token_weights"] * scale})
     return list_of_dict_to_tensordict(mine), share // layout.parts
 
 
