@@ -203,7 +203,8 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
     def _learning_rate(self) -> float:
         """Of this step; what verl's worker reports is that of the next one."""
         learner = self.run_config.learner
-        return learner.learning_rate * min(1.0, self.global_steps / max(1, learner.warmup_steps))
+        rate: float = learner.learning_rate * min(1.0, self.global_steps / max(1, learner.warmup_steps))
+        return rate
 
     # ---- validation
 
