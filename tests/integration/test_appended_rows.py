@@ -58,9 +58,9 @@ class Puppet(TransformersPolicy):
         pending = list(self.replies.pop(0)) if self.replies else []
         free = sampling.draw
 
-        def draw(logits, uniforms, temperature):
+        def draw(logits, uniforms, temperature, top_p):
             if not pending:
-                return free(logits, uniforms, temperature)
+                return free(logits, uniforms, temperature, top_p)
             token = torch.full((len(logits), 1), pending.pop(0))
             return token[:, 0], torch.log_softmax(logits.float() / temperature, -1).gather(-1, token)[:, 0]
 
