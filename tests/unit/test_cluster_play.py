@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from factagent.distributed.alarms import alarm_of
+from factagent.distributed.alarms import alarm_of_rows
 from factagent.distributed.play import CreditedGroup, GroupPlayer
 from factagent.distributed.policy import ServerPolicy
 from factagent.episode import OVERLONG, NeedsGeneration
@@ -248,13 +248,13 @@ def row(step: int, **changes: float) -> dict[str, float]:
 
 def test_alarms_read_the_rows_of_a_run() -> None:
     alarms = AlarmConfig(parse_error_rate=0.3, parse_error_steps=2, non_finite_steps=2, failed_share=0.5)
-    assert alarm_of(alarms, [{"step": 0, "eval": {}}], 8) is None
-    assert alarm_of(alarms, [row(1), row(2)], 8) is None
-    assert "not finite" in str(alarm_of(alarms, [row(1, updates_skipped=1), row(2, updates_skipped=1)], 8))
-    assert alarm_of(alarms, [row(1, updates_skipped=1), row(2)], 8) is None
-    assert "could not be parsed" in str(alarm_of(alarms, [row(n, parse_error_rate=0.4) for n in (1, 2)], 8))
-    assert alarm_of(alarms, [row(1, parse_error_rate=0.4), row(2, parse_error_rate=0.2)], 8) is None
-    failed = alarm_of(alarms, [row(1, failed_trajectories=5.0)], 8, "no search today")
+    assert alarm_of_rows(alarms, [{"step": 0, "eval": {}}], 8) is None
+    assert alarm_of_rows(alarms, [row(1), row(2)], 8) is None
+    assert "not finite" in str(alarm_of_rows(alarms, [row(1, updates_skipped=1), row(2, updates_skipped=1)], 8))
+    assert alarm_of_rows(alarms, [row(1, updates_skipped=1), row(2)], 8) is None
+    assert "could not be parsed" in str(alarm_of_rows(alarms, [row(n, parse_error_rate=0.4) for n in (1, 2)], 8))
+    assert alarm_of_rows(alarms, [row(1, parse_error_rate=0.4), row(2, parse_error_rate=0.2)], 8) is None
+    failed = alarm_of_rows(alarms, [row(1, failed_trajectories=5.0)], 8, "no search today")
     assert "62% of the trajectories failed: no search today" in str(failed)
     ignoring = alarms.model_copy(update={"ignore": True})
-    assert alarm_of(ignoring, [row(1, failed_trajectories=8.0)], 8) is None
+    assert alarm_of_rows(ignoring, [row(1, failed_trajectories=8.0)], 8) is None

@@ -1,4 +1,4 @@
-"""When a run on a cluster must stop by itself, read off its rows of metrics (reliability.md R5 and R7).
+"""The alarms of a run on a cluster, read off its rows of metrics.
 
 The rows are what a resumed run has anyway, so alarms need no state of their own.
 """
@@ -6,12 +6,14 @@ The rows are what a resumed run has anyway, so alarms need no state of their own
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
+from factagent.train.alarms import alarm_of
 from factagent.train.config import AlarmConfig
 
 
-def alarm_of(
+def alarm_of_rows(
     config: AlarmConfig, rows: Sequence[Mapping[str, Any]], trajectories: int, problem: str | None = None
 ) -> str | None:
     """Why the run must stop after the last of its rows, or None.
@@ -23,18 +25,8 @@ def alarm_of(
         problem: what the last failed server said.
     """
     trained = [row for row in rows if row["step"] > 0]
-    if config.ignore or not trained:
+    if not trained:
         return None
-    last = trained[-config.non_finite_steps :]
-    if len(last) == config.non_finite_steps and all(row["updates_skipped"] for row in last):
-        return f"loss or gradients were not finite for {len(last)} steps in a row; lower the learning rate"
-    failed = trained[-1]["failed_trajectories"] / trajectories
-    if failed > config.failed_share:
-        return f"{failed:.0%} of the trajectories failed: {problem}; resume when the servers answer"
-    rates = [row["parse_error_rate"] for row in trained[-config.parse_error_steps :]]
-    if len(rates) == config.parse_error_steps and min(rates) > config.parse_error_rate:
-        return (
-            f"more than {config.parse_error_rate:.0%} of the actions could not be parsed for {len(rates)} steps: "
-            "the policy is collapsing; lower the learning rate, cold-start it, or set alarms.ignore"
-        )
-    return None
+    non_finite = sum(1 for _ in takewhile(lambda row: row["updates_skipped"], reversed(trained)))
+    parse_errors = [row["parse_error_rate"] for row in trained[-config.parse_error_steps :]]
+    return alarm_of(config, non_finite, trained[-1]["failed_trajectories"] / trajectories, parse_errors, problem)

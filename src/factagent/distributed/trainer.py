@@ -24,7 +24,7 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import PPOTrainerSync
 from verl.utils.debug import marked_timer
 
-from factagent.distributed.alarms import alarm_of
+from factagent.distributed.alarms import alarm_of_rows
 from factagent.distributed.loss import stats_of, weighted_loss
 from factagent.distributed.rows import PER_TOKEN, Layout, lay_out, share_of_group
 from factagent.distributed.worker import PARTITION, GroupManager, PlayedGroup, run_config
@@ -240,7 +240,9 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
         self.run.log_metrics(row)
         problems = [problem for one in self._played for problem in one.problems]
         count = sum(len(group.trajectories) for group in groups)
-        alarm = alarm_of(self.run_config.alarms, read_metrics(self.run.path), count, problems[-1] if problems else None)
+        alarm = alarm_of_rows(
+            self.run_config.alarms, read_metrics(self.run.path), count, problems[-1] if problems else None
+        )
         if alarm:
             self._save_checkpoint()
             raise TryAgainError(f"{self.run.path}: {alarm}; stopped with a checkpoint at step {step}")

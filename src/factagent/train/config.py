@@ -196,8 +196,8 @@ class RunConfig(Table, PresetModel):
 
     @model_validator(mode="after")
     def _facts(self) -> Self:
-        protocol = PROTOCOLS.get(self.rollout.protocol)
-        if self.credit.needs_facts and protocol is not None and not getattr(protocol, "asserts", True):
+        protocol = PROTOCOLS[self.rollout.protocol]
+        if self.credit.needs_facts and not getattr(protocol, "asserts", True):
             raise ValueError(
                 f"credit.needs_facts is true, but protocol '{self.rollout.protocol}' keeps no facts, so that no answer "
                 "would earn anything; set credit.needs_facts = false"

@@ -28,6 +28,7 @@ from factagent.methods.sampling import sample
 from factagent.policies.base import seed_of
 from factagent.policies.transformers import TransformersPolicy
 from factagent.runs import RunDirectory
+from factagent.train.alarms import alarm_of
 from factagent.train.answer_weights import answer_weighted
 from factagent.train.checkpoint import Checkpoint, discard_after
 from factagent.train.config import RunConfig
@@ -260,22 +261,9 @@ class Trainer:
         discard_after(self.run.checkpoints, self.step)
 
     def _alarm(self) -> str | None:
-        """Why the run must stop, if it must (reliability.md R5 and R7)."""
-        alarms, rates = self.config.alarms, self.parse_errors
-        if alarms.ignore:
-            return None
-        if self.non_finite >= alarms.non_finite_steps:
-            return f"loss or gradients were not finite for {self.non_finite} steps in a row; lower the learning rate"
-        if self.failed_share > alarms.failed_share:
-            return (
-                f"{self.failed_share:.0%} of the trajectories failed: {self.environment.error}; resume when it answers"
-            )
-        if len(rates) == alarms.parse_error_steps and min(rates) > alarms.parse_error_rate:
-            return (
-                f"more than {alarms.parse_error_rate:.0%} of the actions could not be parsed for {len(rates)} steps: "
-                "the policy is collapsing; lower the learning rate, cold-start it, or set alarms.ignore"
-            )
-        return None
+        """Why the run must stop, if it must."""
+        alarms, problem = self.config.alarms, self.environment.error
+        return alarm_of(alarms, self.non_finite, self.failed_share, self.parse_errors, problem)
 
 
 def samples_of(
