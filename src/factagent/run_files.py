@@ -23,6 +23,19 @@ class TornTailWarning(UserWarning):
     """The last line of a growing file is incomplete (its writer was killed, or is at work) and was skipped."""
 
 
+def make_directory(directory: Path) -> None:
+    """Make a directory for output, with those above it, where it is not there yet.
+
+    Raises:
+        UsageError: a file is in the way, or it may not be written there.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = "it is a file" if directory.is_file() else error.strerror
+        raise UsageError(f"{directory} cannot be a directory for output: {reason}; choose another one") from error
+
+
 @contextmanager
 def lock_directory(directory: Path, lock_path: Path) -> Iterator[None]:
     """Hold a directory for writing.
@@ -31,9 +44,9 @@ def lock_directory(directory: Path, lock_path: Path) -> Iterator[None]:
     names holder and host, since file locks may not reach across machines.
 
     Raises:
-        UsageError: at once, if another process holds it, or a process on another host seems to.
+        UsageError: at once, if another process holds it, or a process on another host seems to, or it cannot be made.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     handle = os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         holder = _holder(handle)

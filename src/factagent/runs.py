@@ -31,7 +31,7 @@ import zstandard
 
 from factagent.errors import DataError, UsageError
 from factagent.records import dumps, group_to_record, loads, record_to_group, to_plain
-from factagent.run_files import TornTailWarning, append, json_lines, lock_directory, replace, warn_torn
+from factagent.run_files import TornTailWarning, append, json_lines, lock_directory, make_directory, replace, warn_torn
 from factagent.types import Group
 
 __all__ = ["RunDirectory", "TornTailWarning", "group_steps", "metrics_digest", "read_groups", "read_metrics"]
@@ -62,12 +62,13 @@ class RunDirectory:
         """Start a run: write `config` (TOML) into a new directory.
 
         Raises:
-            UsageError: if the directory holds a run already.
+            UsageError: if the directory holds a run already, or cannot be made.
         """
         run = cls(path)
         if run.config_path.exists():
             raise UsageError(f"{path} holds a run already; resume it (--resume {path}) or choose another --out")
-        run.trajectories.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
+        run.trajectories.mkdir(exist_ok=True)
         run.checkpoints.mkdir(exist_ok=True)
         replace(run.config_path, config.encode())
         return run

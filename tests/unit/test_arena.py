@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from factagent.arena.config import RUN_TABLES, ArenaConfig, load_arena
+from factagent.arena.confirm import confirm
 from factagent.arena.figure import by_step, by_tokens
 from factagent.arena.plan import Places, check_unchanged, cold_start_config, planned_runs
 from factagent.arena.reading import RunRecord, common_tokens, read_records
@@ -116,6 +117,15 @@ def test_every_table_of_a_run_but_the_cluster_may_be_changed() -> None:
 def test_a_wrong_arena_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
         arena_of(tmp_path, text)
+
+
+def test_a_protocol_that_does_not_exist_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"entries\.two: key 'rollout\.protocol' = 'recat' is refused: did you mean 're"
+    ):
+        planned_runs(arena_of(tmp_path, ARENA + 'rollout = { protocol = "recat" }\n'), Places(tmp_path))
+    with pytest.raises(ConfigError, match=r"cold_start\.recat: key 'rollout\.protocol' = 'recat' is refused"):
+        check_arena(arena_of(tmp_path, ARENA + "[cold_start.recat]\n"), Places(tmp_path))
 
 
 def test_a_wrong_key_of_an_entry_is_named_with_the_entry(tmp_path: Path) -> None:
@@ -398,6 +408,23 @@ def test_a_failed_cold_start_stops_its_entries(tmp_path: Path) -> None:
     places.failure("cold-start.factagent").parent.mkdir(parents=True)
     places.failure("cold-start.factagent").write_text('{"exit_code": 65, "message": "no trajectory"}')
     assert {record.state for record in records_of(arena, places)} == {"stopped"}
+
+
+def test_test_questions_that_are_not_there_are_no_look_at_them(two: tuple[ArenaConfig, Places]) -> None:
+    arena, places = two
+    with pytest.raises(UsageError, match=r"test\.path is missing: name the file"):
+        confirm(arena, places.root, ["one"])
+    absent = arena.model_copy(update={"test": arena.test.model_copy(update={"path": places.root / "no.jsonl"})})
+    with pytest.raises(UsageError, match=r"test\.path: no test questions at .*no\.jsonl"):
+        confirm(absent, places.root, ["one"])
+    assert not (places.root / "confirm.json").exists()
+
+
+def test_a_report_into_a_file_is_refused(tmp_path: Path) -> None:
+    arena = arena_of(tmp_path)
+    with pytest.raises(UsageError, match=r"base\.toml cannot be a directory for output: it is a file"):
+        write_arena_report(arena, tmp_path / "base.toml")
+    assert (tmp_path / "base.toml").read_text() == BASE
 
 
 def test_more_steps_than_asked_for_are_refused(two: tuple[ArenaConfig, Places], tmp_path: Path) -> None:

@@ -289,6 +289,12 @@ def test_overlong_stays_in_the_statistics_without_credit() -> None:
     assert advantages(four(thinker("Ann", "Oslo"), too_long))[1] == [0.0]
 
 
+def test_a_right_answer_behind_an_invalid_reply_counts() -> None:
+    stumble = step(Invalid("no_tags"), "<think>Ann Bob</think>")
+    right, wrong = run(stumble, answer("Oslo")), run(stumble, answer("Rome"))
+    assert [t.outcome for t in four(right, wrong, thinker("Ann")).trajectories] == pytest.approx([1.0, 0.0, 0.15])
+
+
 def test_without_entities_the_plain_outcome_counts() -> None:
     question = Question("q1", "?", ("Oslo",))
     members = (thinker("Oslo", "Rome"), thinker("Oslo", "Oslo"))

@@ -51,6 +51,17 @@ def test_create_and_open(tmp_path):
         RunDirectory.open(tmp_path)
 
 
+def test_a_file_in_the_way_is_refused(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("kept")
+    for wanted, reason in ((path, "it is a file"), (path / "below", "Not a directory")):
+        with pytest.raises(UsageError, match=f"{wanted} cannot be a directory for output: {reason}"):
+            RunDirectory.create(wanted, "seed = 1\n")
+    with pytest.raises(UsageError, match="it is a file; choose another one"), RunDirectory(path).lock():
+        pass
+    assert path.read_text() == "kept"
+
+
 def test_what_is_written_is_read(run):
     fill(run, 0, 2)
     rows = list(read_groups(run.path))

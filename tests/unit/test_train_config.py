@@ -30,6 +30,7 @@ def test_the_defaults_are_the_papers():
         "rollout.temperature=0",
         "rollout.top_p=0",
         "rollout.top_p=1.1",
+        "rollout.protocol=serach-r1",
         "rollout.precision=fp16",
         "learner.learning_rate=0",
         "learner.clip_low=1",

@@ -67,7 +67,7 @@ class TestConfig(Table):
     __test__ = False  # not a test for pytest
 
     path: Path | None = None
-    """By default `qa.test.jsonl` in the directory of the run's data."""
+    """By default `qa.test.jsonl` in the directory of the run's data; like that, as seen from the working directory."""
     questions: int | None = Field(default=None, ge=1)
     """Only the first so many."""
 

@@ -61,6 +61,8 @@ def _begin(arena: ArenaConfig, places: Places, entries: list[str], *, force: boo
     unfinished = [record.name for record in read_records(runs, places) if record.state != "finished"]
     if unfinished:
         raise UsageError(f"{', '.join(unfinished)} not finished; run the arena to its end first")
+    for run in runs:
+        _questions(arena, run)
     before = _record(places.root)
     looks = 0 if before is None else before["looks"]
     if before is not None and not (not before["done"] and before["chosen"] == entries):
@@ -77,10 +79,7 @@ def _begin(arena: ArenaConfig, places: Places, entries: list[str], *, force: boo
 
 def _evaluation(arena: ArenaConfig, run: PlannedRun, places: Places, look: int) -> Job:
     directory = _directory(run, places, look)
-    data = run.config.data
-    path = arena.test.path or (data.directory / "qa.test.jsonl" if data.directory else None)
-    if path is None or not path.exists():
-        raise UsageError(f"test.path: no test questions at {path}; name the file in the arena's table 'test'")
+    data, path = run.config.data, _questions(arena, run)
     limit = f", limit={arena.test.questions}" if arena.test.questions else ""
     kept = f"types={json.dumps(list(data.types))}, hops={json.dumps(list(data.hops))}"
     sets = f'sets=[{{name="test", path={json.dumps(str(path))}, {kept}{limit}}}]'
@@ -93,6 +92,16 @@ def _evaluation(arena: ArenaConfig, run: PlannedRun, places: Places, look: int) 
 
     name = f"test.{run.name}"
     return Job(name, command, directory, places.log(name), places.failure(name), None)
+
+
+def _questions(arena: ArenaConfig, run: PlannedRun) -> Path:
+    directory = run.config.data.directory
+    path = arena.test.path or (directory / "qa.test.jsonl" if directory else None)
+    if path is None:
+        raise UsageError("test.path is missing: name the file of test questions in the arena's table 'test'")
+    if not path.is_file():
+        raise UsageError(f"test.path: no test questions at {path}; name the file in the arena's table 'test'")
+    return path
 
 
 def _keep(places: Places, begun: dict[str, Any], runs: Sequence[PlannedRun]) -> None:

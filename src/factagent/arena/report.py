@@ -19,7 +19,7 @@ from factagent.arena.reading import read_records
 from factagent.arena.sections import Section, TableView, sections, status
 from factagent.arena.table import arena_table
 from factagent.evaluation.tables import table as markdown_table
-from factagent.run_files import replace
+from factagent.run_files import make_directory, replace
 
 CURVES_NAME = "curves.svg"
 CAPTION = (
@@ -34,13 +34,14 @@ def write_arena_report(arena: ArenaConfig, root: Path) -> dict[str, Any]:
     Raises:
         ConfigError: an entry's configuration is refused.
         DataError: a file of a run is malformed beyond a torn tail.
+        UsageError: `root` cannot be made.
     """
     places = Places(root)
     records = read_records(planned_runs(arena, places), places)
     table = arena_table(arena, records, read_confirmed(root))
     titles = {name: row["title"] for name, row in table["entries"].items()}
     svg = curves_svg(titles, records)
-    root.mkdir(parents=True, exist_ok=True)
+    make_directory(root)
     if svg is not None:
         replace(root / CURVES_NAME, svg)
     replace(root / "report.md", markdown(table, curves=svg is not None).encode())

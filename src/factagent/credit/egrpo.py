@@ -1,11 +1,12 @@
 """E-GRPO: a wrong answer is paid by the share of the question's entities that its thoughts name (methods.md 8).
 
     gamma_i = |{e in E_q: e stands in a thought}| / |E_q|,    gamma_hat_i = gamma_i / max_j gamma_j
-    R_i = outcome where that is larger, else alpha gamma_hat_i; 0 for a format error or an over-long trajectory
+    R_i = outcome, or alpha gamma_hat_i where that is larger and the format is right; 0 for an over-long trajectory
     A_i = (R_i - mean) / (std + 1e-6)
 
-With outcome "em" this is the paper's: 1 where right, alpha gamma_hat where wrong. Observations and answers are not
-looked at. A question without entities falls back to the plain outcome.
+With outcome "em" this is the paper's: 1 where right, alpha gamma_hat where wrong, 0 where wrong with a format error. (An
+invalid reply costs a round here and does not end the episode, so a right answer may follow one, and counts.)
+Observations and answers are not looked at. A question without entities falls back to the plain outcome.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ Training's configuration shares `ModelConfig` and `EpisodeConfig`, so that a tra
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, Self
 
@@ -17,6 +18,7 @@ from factagent.episode import MAX_ROUNDS, TOP_K
 from factagent.errors import ConfigError
 from factagent.methods.registry import preset_of
 from factagent.policies.endpoint_settings import EndpointSettings
+from factagent.protocols import PROTOCOLS
 from factagent.rollout import RolloutSettings
 
 TINY = "tiny"
@@ -56,6 +58,15 @@ class EpisodeConfig(Table):
     max_prompt_tokens: int | None = Field(default=None, ge=1)
     batch_tokens: int = Field(default=65536, ge=1)
     """Padded tokens that a local sampler runs at once."""
+
+    @field_validator("protocol")
+    @classmethod
+    def _known(cls, protocol: str) -> str:
+        if protocol not in PROTOCOLS:
+            near = get_close_matches(protocol, PROTOCOLS, n=1)
+            meant = f"did you mean '{near[0]}'? " if near else ""
+            raise ValueError(f"{meant}known are {', '.join(PROTOCOLS)}")
+        return protocol
 
     @field_validator("prompt")
     @classmethod
