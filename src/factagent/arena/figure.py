@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factagent.analysis.curves import COLOURS, RC, svg_of
-from factagent.arena.reading import Metric, RunRecord
+from factagent.arena.reading import METRICS, Metric, RunRecord
 from factagent.arena.sections import TITLES
 from factagent.arena.statistics import over_seeds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-METRICS: tuple[Metric, ...] = ("em", "f1", "coverage")
 TOKEN_POINTS = 25
 """Places on the axis of tokens at which means are taken."""
 

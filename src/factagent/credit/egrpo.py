@@ -4,8 +4,8 @@
     R_i = outcome, or alpha gamma_hat_i where that is larger and the format is right; 0 for an over-long trajectory
     A_i = (R_i - mean) / (std + 1e-6)
 
-With outcome "em" this is the paper's: 1 where right, alpha gamma_hat where wrong, 0 where wrong with a format error. (An
-invalid reply costs a round here and does not end the episode, so a right answer may follow one, and counts.)
+With outcome "em" this is the paper's: 1 where right, alpha gamma_hat where wrong, 0 where wrong with a format error.
+(An invalid reply costs a round here and does not end the episode, so a right answer may follow one, and counts.)
 Observations and answers are not looked at. A question without entities falls back to the plain outcome.
 """
 
