@@ -90,6 +90,9 @@ def test_wrong_flags_exit_with_2(config_file, tmp_path, capsys, command):
     for arguments, expected in (
         (("--config", config_file, "--out", out, "--set", "schedule.stepz=3"), "did you mean 'schedule.steps'?"),
         (("--config", config_file, "--out", out, "--set", "learner.clip_low=2"), "'learner.clip_low' = 2 is refused"),
+        (("--config", config_file, "--out", out, "--set", "rollout.prompt=none.toml"), "'none.toml': no such file"),
+        (("--config", config_file, "--dry-run", "--set", "rollout.prompt=react-terse"), "under this protocol"),
+        (("--config", config_file, "--out", config_file), "cannot be a directory for output: it is a file"),
         (("--config", config_file, "--out", out, "--set", "seed"), "must look like table.key=value"),
         (("--config", tmp_path / "none.toml", "--out", out), "none.toml cannot be read"),
         (("--config", config_file), "--out DIR is missing"),

@@ -128,6 +128,15 @@ def test_a_protocol_that_does_not_exist_is_refused_before_anything_runs(tmp_path
         check_arena(arena_of(tmp_path, ARENA + "[cold_start.recat]\n"), Places(tmp_path))
 
 
+def test_a_prompt_that_cannot_be_used_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for entry, problem in (
+        ('rollout = { prompt = "nope.toml" }\n', r"prompt 'nope\.toml'"),
+        ('method = "rag"\nrollout = { max_rounds = 1 }\n', r"protocol 'rag' searches first; set rollout\.max_rounds"),
+    ):
+        with pytest.raises(ConfigError, match=problem):
+            check_arena(arena_of(tmp_path, ARENA + entry), Places(tmp_path))
+
+
 def test_a_wrong_key_of_an_entry_is_named_with_the_entry(tmp_path: Path) -> None:
     arena = arena_of(tmp_path, ARENA + "learner = { kl_cof = 0.2 }\n")
     with pytest.raises(

@@ -14,6 +14,7 @@ from factagent.arena.reading import steps_done
 from factagent.configuration import dump_toml
 from factagent.data.world.build import build_world
 from factagent.errors import ConfigError
+from factagent.evaluation.local import protocol_of
 from factagent.run_files import lock_directory, replace
 from factagent.train.config import RunConfig
 
@@ -50,13 +51,16 @@ def check_arena(arena: ArenaConfig, places: Places) -> None:
     """Resolve every configuration, and refuse what does not fit the runs that are there.
 
     Raises:
-        ConfigError: a configuration is refused, a run was started with another one, or has more steps than asked for.
+        ConfigError: a configuration or its prompt is refused, a run was started with another one, or has more steps
+            than asked for.
     """
     for protocol in arena.cold_start:
         config, directory = cold_start_config(arena, protocol), places.cold_start(protocol)
+        protocol_of(config.rollout)
         if (directory / "config.toml").exists():
             check_unchanged(directory, config)
     for run in planned_runs(arena, places):
+        protocol_of(run.config.rollout)
         if (run.path / "config.toml").exists():
             check_unchanged(run.path, run.config, run.cold_start)
         if (done := steps_done(run.path)) > run.config.schedule.steps:

@@ -24,14 +24,17 @@ def check_source(
 
 
 def resolve(config: Path | None, overrides: tuple[str, ...]) -> RunConfig:
-    """The configuration of a new run.
+    """The configuration of a new run, whose prompt is read too: it would fail only when the run has its directory.
 
     Raises:
-        ConfigError: the configuration is refused.
+        ConfigError: the configuration or its prompt is refused.
     """
+    from factagent.evaluation.local import protocol_of
     from factagent.train.config import RunConfig
 
-    return load_config(RunConfig, config, overrides)
+    resolved = load_config(RunConfig, config, overrides)
+    protocol_of(resolved.rollout)
+    return resolved
 
 
 def new_run(

@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from factagent.errors import ConfigError
 from factagent.evaluation.config import TINY, EpisodeConfig, EvalConfig
 from factagent.protocols import build_protocol
 from factagent.protocols.base import AgentProtocol
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
 
 
 def protocol_of(config: EpisodeConfig) -> AgentProtocol:
-    """The protocol with its prompt."""
-    return build_protocol(config.protocol, config.prompt)
+    """The protocol with its prompt.
+
+    Raises:
+        ConfigError: the prompt cannot be read or does not fit the protocol, or no round is left to answer in.
+    """
+    protocol = build_protocol(config.protocol, config.prompt)
+    if protocol.opens_with_search and config.max_rounds < 2:
+        raise ConfigError(f"protocol '{config.protocol}' searches first; set rollout.max_rounds to 2 or more")
+    return protocol
 
 
 def model_path(path: str) -> Path:
