@@ -209,7 +209,8 @@ def _explain(problem: Mapping[str, Any], layers: Sequence[Layer], root: type) ->
     source = next((layer.source for layer in reversed(layers) if _holds(layer.table, keys)), "configuration")
     found = "" if isinstance(problem["input"], dict | BaseModel) else f" = {problem['input']!r}"
     message = problem["msg"].removeprefix("Value error, ")
-    return f"{source}: key '{_dotted(keys)}'{found} is refused: {message[:1].lower()}{message[1:]}"
+    what = f"key '{_dotted(keys)}'{found}" if keys else "the configuration"  # keys that do not fit each other
+    return f"{source}: {what} is refused: {message[:1].lower()}{message[1:]}"
 
 
 def _without_choices(keys: tuple[str | int, ...], root: object) -> tuple[str | int, ...]:
@@ -238,7 +239,7 @@ def _holds(table: object, keys: tuple[str | int, ...]) -> bool:
 
 
 def _dotted(keys: Sequence[str | int]) -> str:
-    return ".".join(str(key) for key in keys) or "(whole)"
+    return ".".join(str(key) for key in keys)
 
 
 def _check_none(config: BaseModel, at: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from factagent.credit.config import CreditConfig, RuleConfig
 from factagent.credit.egrpo import EgrpoConfig, entity_metrics, entity_shares
 from factagent.credit.encoders import load_encoder
 from factagent.credit.gae import GaeConfig, gae_advantages
-from factagent.credit.gigpo import GigpoConfig
+from factagent.credit.gigpo import GigpoConfig, discounted_returns
 from factagent.credit.igpo import IgpoConfig
 from factagent.credit.measured import Measured
 from factagent.credit.outcome import OutcomeConfig, ReinforceConfig
@@ -129,6 +129,7 @@ LONG = run(search("a"), search("b"), answer())
 
 
 def test_gigpo_worked_numbers() -> None:
+    assert discounted_returns(np.array([0.0, 0.0, 1.0]), 0.95).tolist() == pytest.approx([0.9025, 0.95, 1.0])
     config = GigpoConfig(**OPTIONS)
     total = advantages(credit(config, LONG, WRONG))
     assert np.concatenate(total) == pytest.approx([1.2071, 0.5, 0.5, -2.2071], abs=5e-5)
