@@ -39,7 +39,9 @@ def test_saved_groups_are_judged_by_rules_that_measure(
     capsys.readouterr()
     flags = ["--credit", "v:rule=vine,continuations=1", "--credit", "igpo", "--credit", "outcome", "--resamples", "20"]
     assert main(["credit-quality", str(run), *flags]) == 0
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    printed = capsys.readouterr()
+    assert "searches, all" in printed.err
+    rows = [json.loads(line) for line in printed.out.splitlines()]
     assert {row["credit"] for row in rows} == {"v", "igpo", "outcome"}
     assert {row["groups"] for row in rows if row["credit"] != "outcome"} == {"original"}
     assert main(["credit-quality", str(run), "--credit", "tree-grpo"]) == 2

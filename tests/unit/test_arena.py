@@ -432,6 +432,16 @@ def test_test_questions_that_are_not_there_are_no_look_at_them(two: tuple[ArenaC
     assert not (places.root / "confirm.json").exists()
 
 
+def test_no_difference_has_no_sign(tmp_path: Path) -> None:
+    arena, places = arena_of(tmp_path, ARENA, "seeds=1"), Places(tmp_path / "out")
+    for run in planned_runs(arena, places):
+        fill(run, [0.1, 0.2, 0.4], 100, answers="++--")
+    write_arena_report(arena, places.root)
+    text = (places.root / "report.md").read_text()
+    assert "| two | +0.0 (" in text
+    assert "-0.0" not in text
+
+
 def test_a_report_into_a_file_is_refused(tmp_path: Path) -> None:
     arena = arena_of(tmp_path)
     with pytest.raises(UsageError, match=r"base\.toml cannot be a directory for output: it is a file"):

@@ -125,7 +125,7 @@ def _pair_cell(pair: Mapping[str, Any], sign: int) -> str:
     seed, question = pair["seed"], pair["question"]
     if seed is None:
         return NONE
-    return f"{100 * sign * seed['mean']:+.1f} ({_p(seed['p'])}; {_p(question['p'] if question else None)})"
+    return f"{_points(sign * seed['mean'])} ({_p(seed['p'])}; {_p(question['p'] if question else None)})"
 
 
 def _cost(table: Mapping[str, Any]) -> Section:
@@ -186,9 +186,14 @@ def _ranked(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _estimate(estimate: Mapping[str, Any] | None, *, signed: bool = False, ends: bool = True) -> str:
     if estimate is None:
         return NONE
-    mean = f"{100 * estimate['mean']:+.1f}" if signed else percent(estimate["mean"])
+    mean = _points(estimate["mean"]) if signed else percent(estimate["mean"])
     low, high = estimate["low"], estimate["high"]
     return mean if low is None or not ends else f"{mean} [{between(low, high)}]"
+
+
+def _points(difference: float) -> str:
+    """A difference in points; what rounds to nothing has no minus."""
+    return f"{round(100 * difference, 1) + 0.0:+.1f}"
 
 
 def _p(p: float | None) -> str:

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 AUC_COLUMNS = (*(("assert", kind) for kind in ("all-fail", "mixed", "all-pass", "all")), ("search", "all"))
+PLURALS = {"assert": "asserts", "search": "searches"}
 
 WIDTH = 160
 
@@ -22,7 +23,7 @@ def print_tables(rows: Iterable[Mapping[str, object]]) -> None:
     """One table of areas for each set of groups, then one of the adversaries' gains."""
     kept = list(rows)
     for source in dict.fromkeys(row["groups"] for row in kept):
-        columns = [(f"{steps}s, {kind}", {"steps": steps, "kind": kind}) for steps, kind in AUC_COLUMNS]
+        columns = [(f"{PLURALS[steps]}, {kind}", {"steps": steps, "kind": kind}) for steps, kind in AUC_COLUMNS]
         chosen = [row for row in kept if row["table"] == "auc" and row["groups"] == source]
         console().print(_table(f"AUC of advantages against gold: {source} groups", columns, chosen, "auc"))
     gains = [row for row in kept if row["table"] == "gain" and row["kind"] in ("all-fail", "all")]
