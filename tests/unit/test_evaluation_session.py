@@ -342,6 +342,8 @@ def test_a_dry_run_prints_the_configuration(config, tmp_path, capsys):
         (("--model-name", "m"), "--model-name is for endpoints"),
         (("--retriever", "x"), "--retriever and --corpus both say what to search"),
         (("--set", "rollout.topk=3"), "did you mean 'rollout.top_k'?"),
+        (("--prompt", "none.toml", "--out", "x"), "prompt 'none.toml': no such file"),
+        (("--prompt", "react-full", "--dry-run"), "under this protocol"),
         (
             ("--set", "model.endpoint={url='http://x', temperature=1.0}"),
             "'temperature' is set by 'rollout.temperature'",

@@ -57,6 +57,8 @@ def evaluate(
         dry_run: Print the resolved configuration and stop.
         json_: Print the summary as one JSON object instead of the tables.
     """
+    from factagent.evaluation.local import protocol_of
+
     _check_sources(config, run, step, out, resume, dry_run)
     overrides = (
         *_of_model(model, model_name),
@@ -66,6 +68,7 @@ def evaluate(
         *set_,
     )
     resolved = _resolve(config, run, step, resume, overrides, limit)
+    protocol_of(resolved.rollout)  # a wrong prompt is refused before there is a directory
     if dry_run:
         sys.stdout.write(dump_toml(resolved))
         return
