@@ -64,8 +64,8 @@ PANELS = (
     Panel("loss", "Loss"),
     Panel("seconds.total", "Seconds per step"),
 )
-PHASES = ("rollout", "credit", "learn", "eval", "write")
-_PHASE_COLOURS = ("#7c9cc0", "#d9b36c", "#8fbf9f", "#c9a0c0", "#b5b5b5")
+PHASES = ("rollout", "measure", "credit", "learn", "eval", "write")
+_PHASE_COLOURS = ("#7c9cc0", "#c98f7a", "#d9b36c", "#8fbf9f", "#c9a0c0", "#b5b5b5")
 
 
 def smooth(values: Sequence[float]) -> list[float]:
