@@ -36,7 +36,7 @@ def credit_quality(
     an adversary gained beside the outcome advantage). A table of both goes to standard error. Intervals are 95 %.
 
     Groups of a protocol without asserts are judged by their searches. The options vine and igpo go on from saved steps
-    with the policy of the run's latest checkpoint.
+    with the policy of the run's latest checkpoint, unless the protocol appends: saved groups do not hold its tokens.
 
     Args:
         run: Run directory whose trajectories are judged.
