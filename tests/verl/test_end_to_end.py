@@ -6,25 +6,22 @@ those of the engine in this process are, so trajectories and credit are equal, a
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from factagent.analysis.report import write_report
 from factagent.configuration import load_config
 from factagent.evaluation.local import model_path
-from factagent.records import to_plain
-from factagent.runs import read_groups, read_metrics
+from factagent.runs import read_metrics
 from factagent.train.config import RunConfig
 from factagent.train.run import start_training
 
-SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "300"))
-"""For one command; a machine that is shared with much else may need more."""
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from engines import assert_same_groups, assert_same_metrics, factagent, run_command  # noqa: E402
 
 CONFIG = """
 name = "verl-cpu"
@@ -76,35 +73,6 @@ workers = 1
 cpus = 16
 """
 
-CLOSE = ("loss", "loss_policy", "loss_kl", "grad_norm", "approx_kl", "kl_ref", "ratio_mean", "clip_fraction")
-"""What rounding may change."""
-
-OURS_ALONE = {"seconds", "rows", "rows_added", "sampler_probability_gap", "dropped_groups", "entropy"}
-"""Figures of one engine, or of another moment (verl measures entropy before the update)."""
-
-
-def factagent(*arguments: str) -> dict[str, Any]:
-    """Run a command that must succeed; the row that it prints."""
-    code, out, errors = run_command(*arguments)
-    assert code == 0, errors[-4000:]
-    result: dict[str, Any] = json.loads(out.strip().splitlines()[-1])
-    return result
-
-
-def run_command(*arguments: str, seconds: int = SECONDS) -> tuple[int, str, str]:
-    """Run the command; whatever hangs is ended with everything that it started."""
-    command = [sys.executable, "-m", "factagent.cli", *arguments]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=dict(os.environ)
-    )
-    try:
-        out, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        out, errors = process.communicate()
-        pytest.fail(f"{' '.join(arguments)} did not end within {seconds} s\n{errors[-3000:]}")
-    return process.returncode, out, errors
-
 
 @pytest.fixture(scope="module")
 def configuration(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -134,33 +102,13 @@ def local(configuration: Path, run: Path) -> Path:
 
 def test_trajectories_and_ledger_are_those_of_the_local_engine(run: Path, local: Path) -> None:
     for step in (1, 2):
-        ours, theirs = list(read_groups(run, step)), list(read_groups(local, step))
-        assert len(ours) == len(theirs) == 4
-        for (_, group, credit), (_, expected, ledger) in zip(ours, theirs, strict=True):
-            assert texts(group) == texts(expected)
-            assert [t.stop_reason for t in group.trajectories] == [t.stop_reason for t in expected.trajectories]
-            assert credit == ledger
-
-
-def texts(group: Any) -> Any:
-    """What was asked, written and found."""
-    return [
-        [(to_plain(step.action), step.generation.text, to_plain(step.observation)) for step in trajectory.steps]
-        for trajectory in group.trajectories
-    ]
+        assert_same_groups(run, local, step, count=4)
 
 
 def test_rows_of_metrics_are_those_of_the_local_engine(run: Path, local: Path) -> None:
     rows, expected = read_metrics(run), read_metrics(local)
     assert [row["step"] for row in rows[:3]] == [row["step"] for row in expected] == [0, 1, 2]
-    for ours, theirs in zip(rows, expected, strict=False):
-        shared = set(theirs) - OURS_ALONE - {"measure_tokens", "environment_noise", "ratio_max"}
-        assert shared <= set(ours)
-        for name in shared:
-            if name in CLOSE:
-                assert ours[name] == pytest.approx(theirs[name], abs=1e-4), name
-            else:
-                assert ours[name] == theirs[name], name
+    assert_same_metrics(run, local)
 
 
 def test_rows_were_added_and_changed_nothing(run: Path) -> None:
