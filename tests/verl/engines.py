@@ -16,7 +16,7 @@ from factagent.records import to_plain
 from factagent.runs import read_groups, read_metrics
 from factagent.types import Group
 
-SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "300"))
+SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "900"))
 """For one command; a machine that is shared with much else may need more."""
 
 CLOSE = ("loss", "loss_policy", "loss_kl", "grad_norm", "approx_kl", "kl_ref", "ratio_mean", "clip_fraction")

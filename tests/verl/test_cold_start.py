@@ -21,7 +21,7 @@ from factagent.runs import read_metrics
 from factagent.train.config import RunConfig
 from factagent.train.samples import Sample
 
-SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "300"))
+SECONDS = int(os.environ.get("FACTAGENT_VERL_SECONDS", "900"))
 
 CONFIG = """
 name = "cold"
