@@ -11,15 +11,10 @@ torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from factagent.cli import main  # noqa: E402
-from factagent.configuration import dump_toml, load_config  # noqa: E402
-from factagent.credit.igpo import IgpoConfig  # noqa: E402
-from factagent.credit.outcome import OutcomeConfig  # noqa: E402
-from factagent.credit.vine import VineConfig  # noqa: E402
-from factagent.errors import UsageError  # noqa: E402
-from factagent.runs import RunDirectory, read_groups, read_metrics  # noqa: E402
+from factagent.configuration import load_config  # noqa: E402
+from factagent.runs import read_groups, read_metrics  # noqa: E402
 from factagent.train.config import RunConfig  # noqa: E402
 from factagent.train.run import start_training  # noqa: E402
-from factagent.train.run_measure import measurer_of_run  # noqa: E402
 
 ONE_STEP = ("schedule.eval_every=0", "schedule.steps=1")
 
@@ -53,10 +48,17 @@ def test_saved_groups_are_judged_by_rules_that_measure(
     assert "needs groups that were sampled as trees" in capsys.readouterr().err
 
 
-def test_rules_that_measure_are_refused_where_prompts_are_tokens(tmp_path: Path) -> None:
-    config = load_config(RunConfig, None, ("method=search-r1", "data.directory=x"))
-    measure = measurer_of_run(RunDirectory.create(tmp_path / "run", dump_toml(config)).path)
-    assert measure([], OutcomeConfig()) is None
-    for rule in (VineConfig(), IgpoConfig()):
-        with pytest.raises(UsageError, match=f"rule '{rule.rule}' goes on from saved steps, which 'search-r1' does by"):
-            measure([], rule)
+@pytest.mark.parametrize("method", ["search-r1", "react"])
+def test_rules_that_measure_need_the_tokens_of_a_run_that_appends(
+    method: str, config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--credit", "v:rule=vine,continuations=1", "--credit", "igpo", "--resamples", "20"]
+    for name, keep in (("with", "true"), ("without", "false")):
+        overrides = (f"method={method}", "rollout.prompt=terse", f"schedule.save_tokens={keep}")
+        start_training(load_config(RunConfig, config_file, (*ONE_STEP, *overrides)), tmp_path / name)
+    for rule in ("vine", "igpo"):
+        assert main(["credit-quality", str(tmp_path / "without"), "--credit", rule]) == 2
+        assert f"rule '{rule}' goes on from saved steps, which '{method}' does by their" in capsys.readouterr().err
+    assert main(["credit-quality", str(tmp_path / "with"), *flags]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {row["credit"] for row in rows} == {"v", "igpo"}

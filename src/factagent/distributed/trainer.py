@@ -235,7 +235,7 @@ class ClusterTrainer(PPOTrainerSync):  # type: ignore[misc]
             row["eval"], self._eval = self._eval, None
         if schedule.save_trajectories_every and step % schedule.save_trajectories_every == 0:
             for group, credit in zip(groups, credits, strict=True):
-                self.run.log_group(step, group, credit, token_ids=False, messages=False)
+                self.run.log_group(step, group, credit, token_ids=schedule.save_tokens, messages=False)
         row["seconds"] = _seconds(timing_raw, self._played)
         self.run.log_metrics(row)
         problems = [problem for one in self._played for problem in one.problems]

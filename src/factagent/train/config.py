@@ -128,6 +128,9 @@ class ScheduleConfig(Table):
     keep_last: int = Field(default=2, ge=1)
     save_trajectories_every: int = Field(default=1, ge=0)
     """0: never."""
+    save_tokens: bool = False
+    """Saved trajectories keep their tokens and log-probabilities: several times the size, and what
+    `factagent credit-quality` needs to measure rules under a protocol that appends."""
 
 
 class AlarmConfig(Table):

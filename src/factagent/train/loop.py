@@ -205,8 +205,9 @@ class Trainer:
                 self.run.write_skipped(step, groups, credits)
             every = config.schedule.save_trajectories_every
             if every and step % every == 0:
+                tokens = config.schedule.save_tokens
                 for group, credit in zip(groups, credits, strict=True):
-                    self.run.log_group(step, group, credit, token_ids=False, messages=False)
+                    self.run.log_group(step, group, credit, token_ids=tokens, messages=False)
         row["seconds"] = {**clock.seconds, "total": sum(clock.seconds.values())}
         self.run.log_metrics(row)
         return row

@@ -1,7 +1,7 @@
 """Measurements on the saved groups of a run, with the policy of one of its checkpoints (`factagent credit-quality`).
 
-Saved groups hold texts and no tokens. A protocol that makes its prompts anew can be continued from those; one that
-appends cannot, since its prompts are the tokens of what was said before.
+Saved groups hold texts, and tokens only under `schedule.save_tokens`. A protocol that makes its prompts anew can be
+continued from texts; one that appends cannot, since its prompts are the tokens of what was said before.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from factagent.credit.igpo import IgpoConfig
 from factagent.credit.measured import Measured
 from factagent.credit.rule_choice import AnyRule
 from factagent.credit.tree_grpo import TreeGrpoConfig
-from factagent.episode import Episode, NeedsGeneration
+from factagent.episode import FORCED, Episode, NeedsGeneration
 from factagent.errors import UsageError
 from factagent.evaluation.local import prepare_process, protocol_of
 from factagent.methods.measure import measure
@@ -37,7 +37,8 @@ def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group]
     Values and probabilities are those of the latest checkpoint, which may know more than the policy that sampled.
 
     Raises:
-        UsageError: (when asked) the run cannot be measured: it has no checkpoint, appends, or sampled no trees.
+        UsageError: (when asked) the run cannot be measured: it has no checkpoint, appends without saved tokens, or
+            sampled no trees.
     """
     config = load_config(RunConfig, RunDirectory.open(directory).config_path)
 
@@ -47,21 +48,29 @@ def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group]
         if isinstance(rule, TreeGrpoConfig):
             return Measured(trees=[_trees(group, config, directory) for group in groups])
         protocol = protocol_of(config.rollout)
-        if protocol.context != "rebuild":
+        appends = protocol.context == "append"
+        if appends and not all(map(_has_tokens, groups)):
             raise UsageError(
                 f"{directory}: rule '{rule.rule}' goes on from saved steps, which '{protocol.name}' does by their "
-                "tokens; saved groups hold none: choose rules that need no measurement"
+                "tokens; these groups hold none: train with schedule.save_tokens = true, or choose rules that need no "
+                "measurement"
             )
         prepare_process(config.threads, config.seed)
         step, path = _latest_checkpoint(directory)
         policy, data = load_policy(config, str(path)), load_data(config.data)
         retriever = Environment(config.environment, data.retriever, data.train, config.schedule.steps).at(step)
         settings = config.rollout.settings()
-        if isinstance(rule, IgpoConfig):
+        if isinstance(rule, IgpoConfig) and not appends:
             groups = [_with_prompts(group, protocol, policy, settings) for group in groups]
         return measure(groups, rule, protocol, policy, retriever, settings, (seed, "measure"))
 
     return measure_rule
+
+
+def _has_tokens(group: Group) -> bool:
+    """Whether every step that the policy sampled holds its tokens."""
+    generations = [step.generation for trajectory in group.trajectories for step in trajectory.steps]
+    return all(generation.response_ids or generation.finish_reason == FORCED for generation in generations)
 
 
 def _with_prompts(
