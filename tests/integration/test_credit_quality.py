@@ -15,6 +15,7 @@ from factagent.configuration import load_config  # noqa: E402
 from factagent.runs import read_groups, read_metrics  # noqa: E402
 from factagent.train.config import RunConfig  # noqa: E402
 from factagent.train.run import start_training  # noqa: E402
+from factagent.train.run_measure import critic_values  # noqa: E402
 
 ONE_STEP = ("schedule.eval_every=0", "schedule.steps=1")
 
@@ -62,3 +63,26 @@ def test_rules_that_measure_need_the_tokens_of_a_run_that_appends(
     assert main(["credit-quality", str(tmp_path / "with"), *flags]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {row["credit"] for row in rows} == {"v", "igpo"}
+
+
+@pytest.mark.parametrize("method", ["credit/gae", "search-r1-ppo"])
+def test_a_critic_judges_the_groups_of_its_own_run(
+    method: str, config_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, bare = tmp_path / "run", tmp_path / "bare"
+    common = (*ONE_STEP, f"method={method}", "rollout.prompt=terse")
+    start_training(load_config(RunConfig, config_file, (*common, "schedule.save_tokens=true")), run)
+    start_training(load_config(RunConfig, config_file, common), bare)
+    capsys.readouterr()
+    assert main(["credit-quality", str(run), "--credit", "gae", "--resamples", "20"]) == 0
+    assert {json.loads(line)["credit"] for line in capsys.readouterr().out.splitlines()} == {"gae"}
+    assert main(["credit-quality", str(bare), "--credit", "gae"]) == 2
+    assert "train with schedule.save_tokens" in capsys.readouterr().err
+    config = load_config(RunConfig, run / "config.toml")
+    groups = [group for _, group, _ in read_groups(run)]
+    measured = critic_values(groups, config, run)
+    assert measured.values is not None
+    values = [value for group in measured.values for row in group for value in row[:-1]]
+    assert 0 < max(map(abs, values)) < 1  # a fresh critic is near 0, and no state is left out
+    assert len(set(values)) > len(values) // 2
+    assert all(row[-1] == 0.0 for group in measured.values for row in group)

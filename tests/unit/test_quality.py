@@ -330,7 +330,7 @@ def test_options_of_other_rules_keep_what_was_set_and_every_rule_knows() -> None
         ("x:rule=gigop", "key 'rule'"),
         ("x:rule=gigpo,alpha=1", "key 'alpha'"),
         ("x:rule=gigpo,omega=-1", "key 'omega'"),
-        ("x:rule=gae", "rule 'gae' needs a critic"),
+        ("x:rule=gae,lam=2", "key 'lam'"),
     ],
 )
 def test_wrong_options_of_other_rules(item: str, problem: str) -> None:
@@ -341,8 +341,9 @@ def test_wrong_options_of_other_rules(item: str, problem: str) -> None:
 def test_measured_rules_judge_the_groups_as_they_are() -> None:
     groups = saved_groups()
     configs = named_options(BASE, ["outcome", "vine"])
-    with pytest.raises(UsageError, match="rule 'vine' needs the values"):
-        list(quality(groups, configs, EXACT))
+    for rule in ("vine", "gae"):
+        with pytest.raises(UsageError, match=rf"rule '{rule}' needs measurements \(values\)"):
+            list(quality(groups, named_options(BASE, [rule]), EXACT))
 
     def flat(groups: Sequence[Group], config: AnyRule) -> Measured | None:
         return Measured(values=[[np.zeros(len(t.steps) + 1) for t in group.trajectories] for group in groups])

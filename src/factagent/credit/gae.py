@@ -28,6 +28,7 @@ class GaeConfig(RuleConfig):
     """
 
     compares_members: ClassVar[bool] = False
+    needs: ClassVar[str | None] = "values"
 
     rule: Literal["gae"] = "gae"
     gamma: Share = 1.0

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter, ValidationError
 
 from factagent.credit.config import CreditConfig, RuleConfig
-from factagent.credit.gae import GaeConfig
 from factagent.credit.rule_choice import AnyRule
 from factagent.errors import ConfigError
 
@@ -60,6 +59,7 @@ MEASURED_OPTIONS: dict[str, dict[str, object]] = {
     "vine": {"rule": "vine"},
     "igpo": {"rule": "igpo"},
     "tree-grpo": {"rule": "tree-grpo"},
+    "gae": {"rule": "gae"},
 }
 """Options that need measurements with the policy, and hence are not part of the grid: they are chosen by name."""
 
@@ -75,7 +75,7 @@ def named_options(base: CreditConfig, chosen: Sequence[str] = ()) -> dict[str, A
             `rule` names another rule. Empty: the whole grid.
 
     Raises:
-        ConfigError: a name, key or value is unknown, or the rule is `gae`, whose critic only training has.
+        ConfigError: a name, key or value is unknown.
     """
     known = OPTIONS | MEASURED_OPTIONS
     changes: dict[str, dict[str, object]] = {}
@@ -99,6 +99,4 @@ def _changed(name: str, base: CreditConfig, change: Mapping[str, object]) -> Any
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if part != rule) or "rule"
         raise ConfigError(f"credit option '{name}': key '{key}': {first['msg']}, found {first['input']!r}") from error
-    if isinstance(config, GaeConfig):
-        raise ConfigError(f"credit option '{name}': rule 'gae' needs a critic, which only training has")
     return config

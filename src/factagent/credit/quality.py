@@ -23,7 +23,7 @@ from factagent.credit.config import CreditConfig
 from factagent.credit.entities import normalise_text
 from factagent.credit.measured import Measured
 from factagent.credit.rule_choice import AnyRule, assign
-from factagent.errors import DataError
+from factagent.errors import DataError, UsageError
 from factagent.types import Assert, Group, Question, Search, Step, Triple
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def quality(
     if not any(gold(group.question).triples or gold(group.question).titles for group in groups):
         raise DataError("no saved question has gold evidences or supporting titles to judge steps by")
     table = _Table(groups, gold, seed, resamples)
-    original = {name: assign(groups, config, encoder, measure(groups, config)) for name, config in configs.items()}
+    measured = {name: _measured(groups, config, measure) for name, config in configs.items()}
+    original = {name: assign(groups, config, encoder, measured[name]) for name, config in configs.items()}
     labels = table.label(groups)
     for name, credits in original.items():
         yield from table.auc_rows("original", name, labels, credits)
@@ -119,6 +120,13 @@ def quality(
             credits = assign(rewritten, config, encoder)
             yield from table.auc_rows(adversary, name, labels, credits)
             yield from table.gain_rows(adversary, name, attacks, original[name], credits)
+
+
+def _measured(groups: Sequence[Group], config: AnyRule, measure: Measure) -> Measured | None:
+    measured = measure(groups, config)
+    if config.needs is not None and measured is None:
+        raise UsageError(f"rule '{config.rule}' needs measurements ({config.needs}); give `measure`")
+    return measured
 
 
 def cells(configs: Mapping[str, AnyRule], adversaries: Sequence[str], *, asserts: bool = True) -> int:

@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from factagent.configuration import load_config
+from factagent.credit.gae import GaeConfig
 from factagent.credit.igpo import IgpoConfig
 from factagent.credit.measured import Measured
 from factagent.credit.rule_choice import AnyRule
@@ -26,7 +30,11 @@ from factagent.rollout import RolloutSettings
 from factagent.runs import RunDirectory
 from factagent.train.checkpoint import checkpoint_steps, load_checkpoint
 from factagent.train.config import RunConfig
+from factagent.train.critic import Critic
 from factagent.train.environment import Environment
+from factagent.train.loop import CRITIC
+from factagent.train.samples import group_samples
+from factagent.train.session import restore_part
 from factagent.train.setup import load_data, load_policy
 from factagent.types import Group, Step
 
@@ -47,6 +55,8 @@ def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group]
             return None
         if isinstance(rule, TreeGrpoConfig):
             return Measured(trees=[_trees(group, config, directory) for group in groups])
+        if isinstance(rule, GaeConfig):
+            return critic_values(groups, config, directory)
         protocol = protocol_of(config.rollout)
         appends = protocol.context == "append"
         if appends and not all(map(_has_tokens, groups)):
@@ -65,6 +75,49 @@ def measurer_of_run(directory: Path, seed: int = 0) -> Callable[[Sequence[Group]
         return measure(groups, rule, protocol, policy, retriever, settings, (seed, "measure"))
 
     return measure_rule
+
+
+def critic_values(groups: Sequence[Group], config: RunConfig, directory: Path) -> Measured:
+    """V of every state by the critic of the run's latest checkpoint, read before the step's first token.
+
+    Raises:
+        UsageError: the run trained no critic, kept no checkpoint, or saved no tokens.
+    """
+    if not isinstance(config.credit, GaeConfig):
+        raise UsageError(
+            f"{directory}: rule 'gae' needs a critic, and this run trained none (credit.rule is not 'gae')"
+        )
+    if not all(map(_has_tokens, groups)):
+        raise UsageError(f"{directory}: rule 'gae' values tokens, and none were saved; train with schedule.save_tokens")
+    prepare_process(config.threads, config.seed)
+    _, path = _latest_checkpoint(directory)
+    critic = Critic(load_policy(config, str(path)).model, config.critic, config.learner, config.seed)
+    restore_part(load_checkpoint(path), CRITIC, critic.model, critic.optimizer)
+    append = protocol_of(config.rollout).context == "append"
+    return Measured(values=[_group_values(group, critic, append=append) for group in groups])
+
+
+def _group_values(group: Group, critic: Critic, *, append: bool) -> list[NDArray[np.float64]]:
+    """V(s_0) to V(s_S) of each member; a forced step, which reads nothing, has the value of the next state."""
+    values = []
+    for trajectory in group.trajectories:
+        values_S = np.zeros(len(trajectory.steps) + 1)
+        if not trajectory.stop_reason.is_failure and trajectory.steps:
+            sampled = [i for i, step in enumerate(trajectory.steps) if step.generation.finish_reason != FORCED]
+            alone = Group(group.question, (trajectory,))
+            samples = group_samples(alone, [[0.0] * len(trajectory.steps)], 0, append=append)
+            values_S[sampled] = np.concatenate(
+                [
+                    values_T[np.flatnonzero(np.diff(steps_T, prepend=-1))]
+                    for values_T, steps_T in zip(
+                        critic.values(samples), (s.step_ids[s.loss_mask] for s in samples), strict=True
+                    )
+                ]
+            )
+            for forced in reversed([i for i in range(len(trajectory.steps)) if i not in sampled]):
+                values_S[forced] = values_S[forced + 1]
+        values.append(values_S)
+    return values
 
 
 def _has_tokens(group: Group) -> bool:
