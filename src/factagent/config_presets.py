@@ -13,6 +13,7 @@ it, whatever the presets of a later version say.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -53,9 +54,9 @@ class PresetModel(BaseModel):
     the published settings too."""
 
     @classmethod
+    @abstractmethod
     def preset(cls, method: str, mode: Mode) -> Preset:
         """What the method sets in a configuration of this kind (ConfigError where it is unknown)."""
-        raise NotImplementedError
 
 
 def with_preset(model: type[BaseModel], layers: Sequence[Layer]) -> list[Layer]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factagent.train.gae import advantages_and_returns, explained_variance, split_at, token_rewards, whiten
+from factagent.train.gae import advantages_and_returns, explained_variance, split_at, token_rewards, whitened
 
 numbers = st.floats(-5.0, 5.0)
 shares = st.floats(0.0, 1.0)
@@ -57,7 +57,7 @@ def test_company_changes_no_bit(chains, gamma, lam):
 
 @given(st.lists(st.lists(numbers, max_size=7).map(lambda row: np.array(row, dtype=np.float64)), max_size=5))
 def test_whitening_centres_scales_and_keeps_the_order(advantages):
-    white = whiten(advantages)
+    white = whitened(advantages)
     assert [row.shape for row in white] == [row.shape for row in advantages]
     flat, before = (np.concatenate([np.zeros(0), *rows]) for rows in (white, advantages))
     if len(before) < 2 or before.min() == before.max():
@@ -75,7 +75,7 @@ def test_whitening_does_not_see_shift_and_scale(values, scale, shift):
     row = np.array(values)
     if row.std() < 1e-1:
         return
-    assert whiten([row * scale + shift])[0] == pytest.approx(whiten([row])[0], abs=1e-4)
+    assert whitened([row * scale + shift])[0] == pytest.approx(whitened([row])[0], abs=1e-4)
 
 
 def test_a_chain_by_hand():

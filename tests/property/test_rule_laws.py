@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from factagent.credit.advantages import whiten
 from factagent.credit.assign import GroupCredit
 from factagent.credit.config import RuleConfig
 from factagent.credit.egrpo import EgrpoConfig
@@ -20,7 +21,7 @@ from factagent.credit.measured import Measured
 from factagent.credit.outcome import OutcomeConfig, ReinforceConfig
 from factagent.credit.rule_choice import assign
 from factagent.credit.tree_grpo import TreeGrpoConfig
-from factagent.credit.vine import VineConfig, vine_advantages, whiten
+from factagent.credit.vine import VineConfig, vine_advantages
 from factagent.types import (
     Action,
     Answer,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from factagent.configuration import dump_toml, load_config
+from factagent.credit.advantages import whiten
 from factagent.credit.anchors import anchors, cluster_anchors
 from factagent.credit.assign import GroupCredit, assign_credit
 from factagent.credit.config import CreditConfig, RuleConfig
@@ -25,7 +26,7 @@ from factagent.credit.measured import Measured
 from factagent.credit.outcome import OutcomeConfig, ReinforceConfig
 from factagent.credit.rule_choice import AnyRule, assign, rule_metrics
 from factagent.credit.tree_grpo import TreeGrpoConfig
-from factagent.credit.vine import VineConfig, whiten
+from factagent.credit.vine import VineConfig
 from factagent.episode import FORCED
 from factagent.errors import ConfigError, DataError, UsageError
 from factagent.outcomes import OUTCOMES

@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 ETA = 1e-6
 """eta of eq. 13, added to every standard deviation that divides."""
 
+VARIANCE_EPSILON = 1e-8
+"""Added to a variance under the root."""
+
 
 def outcome_advantages(outcome_G: Floats) -> Floats:
     """A_outcome_i = (R_i - mean) / (std + 1e-6), unbiased std (eq. 13, section 4.3).
@@ -44,3 +47,13 @@ def total_advantages(outcome_advantage: float, process_S: Floats, process_weight
     if process_weight == 0.0:
         return np.full(len(process_S), outcome_advantage)
     return outcome_advantage + process_weight * process_S
+
+
+def whiten(values_N: Floats, weights_N: Floats) -> Floats:
+    """Weighted mean 0 and unbiased variance 1; zeros where nothing varies or the weight is not above 1. Shape (N,)."""
+    total = float(weights_N.sum())
+    if total <= 1.0 or values_N.min() == values_N.max():
+        return np.zeros(len(values_N))
+    centred_N = values_N - float(weights_N @ values_N) / total
+    variance = float(weights_N @ centred_N**2) / (total - 1.0)
+    return np.asarray(centred_N / np.sqrt(variance + VARIANCE_EPSILON), dtype=np.float64)

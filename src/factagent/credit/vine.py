@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from factagent.credit.advantages import whiten
 from factagent.credit.assign import GroupCredit
 from factagent.credit.config import RuleConfig
 from factagent.credit.ledger import Counted, Terms, counted, write
@@ -23,9 +24,6 @@ from factagent.errors import UsageError
 from factagent.types import Group
 
 Floats = NDArray[np.float64]
-
-VARIANCE_EPSILON = 1e-8
-"""Added to the variance that divides in whitening."""
 
 
 class VineConfig(RuleConfig):
@@ -78,16 +76,6 @@ def vine_advantages(outcome: float, values_S: Floats) -> Floats:
     advantages_S = np.diff(values_S)
     advantages_S[-1:] += outcome
     return advantages_S
-
-
-def whiten(values_N: Floats, weights_N: Floats) -> Floats:
-    """Weighted mean 0 and unbiased variance 1; zeros where nothing varies or the weight is not above 1. Shape (N,)."""
-    total = float(weights_N.sum())
-    if total <= 1.0 or values_N.min() == values_N.max():
-        return np.zeros(len(values_N))
-    centred_N = values_N - float(weights_N @ values_N) / total
-    variance = float(weights_N @ centred_N**2) / (total - 1.0)
-    return np.asarray(centred_N / np.sqrt(variance + VARIANCE_EPSILON), dtype=np.float64)
 
 
 def _values(kept: Counted, rows: Sequence[Floats]) -> list[Floats]:

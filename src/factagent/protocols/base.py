@@ -75,3 +75,20 @@ class AgentProtocol(Protocol):
     def parse(self, text: str, state: State) -> Action:
         """The action that a reply means in this state; total over any string."""
         ...
+
+
+class Plain:
+    """What most protocols are like: no asserts, nothing special at a reply's end, observations as messages.
+
+    A protocol names what differs, without an annotation: these are traits of its kind, not settings of an instance.
+    """
+
+    asserts: bool = False
+    stop: tuple[str, ...] = ()
+    observation_tokens: int | None = None
+    opens_with_search: bool = False
+    invalid_ends: bool = False
+
+    def continuation(self, state: State) -> str | None:
+        """None: what comes back is a message, or part of a prompt made anew."""
+        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from factagent.protocols.actions import parse_action
-from factagent.protocols.base import ContextKind
+from factagent.protocols.base import ContextKind, Plain
 from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.state import State
 from factagent.types import Action, Assert, Invalid, Message
@@ -22,7 +22,7 @@ def parse_in_state(text: str, state: State) -> Action:
 
 
 @dataclass(frozen=True)
-class FactAgentProtocol:
+class FactAgentProtocol(Plain):
     """Context `rebuild`: the prompt's length stays bounded by the store and one observation.
 
     Raises:
@@ -32,11 +32,7 @@ class FactAgentProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("factagent-full"))
     name: str = "factagent"
     context: ContextKind = "rebuild"
-    asserts: bool = True
-    stop: tuple[str, ...] = ()
-    observation_tokens: int | None = None
-    opens_with_search: bool = False
-    invalid_ends: bool = False
+    asserts = True
 
     def __post_init__(self) -> None:
         self.prompt.check_slots("user", {"question", "facts", "observation"}, SLOTS["user"] - {"history", "memory"})
@@ -53,10 +49,6 @@ class FactAgentProtocol:
             state.max_rounds,
         )
         return (*prompt.render_system(), user)
-
-    def continuation(self, state: State) -> str | None:
-        """None: each round has a prompt of its own."""
-        return None
 
     def parse(self, text: str, state: State) -> Action:
         """The strict JSON parser plus the rule on asserts."""

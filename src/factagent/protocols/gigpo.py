@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from string import Template
 
 from factagent.errors import ConfigError
-from factagent.protocols.base import ContextKind
+from factagent.protocols.base import ContextKind, Plain
 from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.questions import normalised_question
 from factagent.protocols.search_r1 import ANSWER, SEARCH, cut_reply, parse_tags
@@ -54,7 +54,7 @@ def is_valid_reply(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class GiGPOProtocol:
+class GiGPOProtocol(Plain):
     """Context `rebuild`: question and history in one user message.
 
     Raises:
@@ -65,11 +65,6 @@ class GiGPOProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("gigpo-full"))
     name: str = "gigpo"
     context: ContextKind = "rebuild"
-    asserts: bool = False
-    stop: tuple[str, ...] = ()
-    observation_tokens: int | None = None
-    opens_with_search: bool = False
-    invalid_ends: bool = False
 
     def __post_init__(self) -> None:
         prompt = self.prompt
@@ -99,10 +94,6 @@ class GiGPOProtocol:
     def parse(self, text: str, state: State) -> Action:
         """The projected action, whatever the state."""
         return parse_projected(text)
-
-    def continuation(self, state: State) -> None:
-        """None: each prompt is made anew."""
-        return
 
     def _history(self, steps: tuple[Step, ...]) -> str:
         if not steps:

@@ -17,7 +17,7 @@ from string import Template
 
 from factagent.errors import ConfigError
 from factagent.protocols.actions import DEFAULT_LIMITS
-from factagent.protocols.base import ContextKind
+from factagent.protocols.base import ContextKind, Plain
 from factagent.protocols.boxed import last_boxed
 from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.queries import read_query
@@ -72,7 +72,7 @@ def memory_of(state: State) -> str:
 
 
 @dataclass(frozen=True)
-class MemSearcherProtocol:
+class MemSearcherProtocol(Plain):
     """Context `rebuild`: question and memory, and between a search and its memory also that exchange.
 
     Raises:
@@ -83,11 +83,6 @@ class MemSearcherProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("memsearcher-full"))
     name: str = "memsearcher"
     context: ContextKind = "rebuild"
-    asserts: bool = False
-    stop: tuple[str, ...] = ()
-    observation_tokens: int | None = None
-    opens_with_search: bool = False
-    invalid_ends: bool = False
 
     def __post_init__(self) -> None:
         prompt = self.prompt
@@ -113,10 +108,6 @@ class MemSearcherProtocol:
     def parse(self, text: str, state: State) -> Action:
         """The memory after a search, else a search or an answer."""
         return parse_memory(text) if updates_memory(state) else parse_turn(text)
-
-    def continuation(self, state: State) -> None:
-        """None: each prompt is made anew."""
-        return
 
     def _exchange(self, state: State) -> tuple[Message, ...]:
         last = state.steps[-1] if state.steps else Step(Assert(()))

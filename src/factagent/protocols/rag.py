@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from factagent.errors import ConfigError
-from factagent.protocols.base import ContextKind
+from factagent.protocols.base import ContextKind, Plain
 from factagent.protocols.prompts import PromptSpec, load_prompt
 from factagent.protocols.questions import normalised_question
 from factagent.protocols.search_r1 import ANSWER, NO_TAGS
@@ -22,7 +22,7 @@ ROUNDS = 2
 
 
 @dataclass(frozen=True)
-class RagProtocol:
+class RagProtocol(Plain):
     """Context `rebuild`: passages and question in one user message.
 
     Raises:
@@ -33,11 +33,9 @@ class RagProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("rag-full"))
     name: str = "rag"
     context: ContextKind = "rebuild"
-    asserts: bool = False
-    stop: tuple[str, ...] = (f"</{ANSWER}>",)
-    observation_tokens: int | None = None
-    opens_with_search: bool = True
-    invalid_ends: bool = True
+    stop = (f"</{ANSWER}>",)
+    opens_with_search = True
+    invalid_ends = True
 
     def __post_init__(self) -> None:
         prompt = self.prompt
@@ -52,10 +50,6 @@ class RagProtocol:
         question = normalised_question(state.question.text)
         shown = prompt.render_observation(state.observation)
         return (*prompt.render_system(), prompt.render_user(question, "", "", shown, 1, state.max_rounds))
-
-    def continuation(self, state: State) -> None:
-        """None: there is one prompt."""
-        return
 
     def parse(self, text: str, state: State) -> Action:
         """The first answer block; total over any string."""

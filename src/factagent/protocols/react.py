@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from string import Template
 
-from factagent.protocols.base import ContextKind
+from factagent.protocols.base import ContextKind, Plain
 from factagent.protocols.factagent import parse_in_state
 from factagent.protocols.prompts import SLOTS, PromptSpec, load_prompt
 from factagent.protocols.state import State
@@ -13,7 +13,7 @@ from factagent.types import Action, Assert, Invalid, Message, Step
 
 
 @dataclass(frozen=True)
-class ReActProtocol:
+class ReActProtocol(Plain):
     """Context `append`: each reply and what came back join the conversation; nothing is dropped.
 
     Raises:
@@ -23,11 +23,7 @@ class ReActProtocol:
     prompt: PromptSpec = field(default_factory=lambda: load_prompt("react-full"))
     name: str = "react"
     context: ContextKind = "append"
-    asserts: bool = True
-    stop: tuple[str, ...] = ()
-    observation_tokens: int | None = None
-    opens_with_search: bool = False
-    invalid_ends: bool = False
+    asserts = True
 
     def __post_init__(self) -> None:
         self.prompt.check_slots("user", {"question"}, {"question", "round", "max_rounds"})
@@ -41,10 +37,6 @@ class ReActProtocol:
             messages.append(Message("assistant", step.generation.text))
             messages.append(Message("user", self._feedback(step, index + 2, state.max_rounds)))
         return tuple(messages)
-
-    def continuation(self, state: State) -> str | None:
-        """None: what comes back is a message of its own."""
-        return None
 
     def parse(self, text: str, state: State) -> Action:
         """The same actions and the same strictness as FactAgent's."""

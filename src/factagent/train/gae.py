@@ -22,10 +22,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from factagent.credit.advantages import whiten
 
-WHITEN_EPSILON = 1e-8
-"""Added to the variance that divides."""
+Floats = NDArray[np.float64]
 
 
 def token_rewards(outcome: float, length: int, divergence_T: Floats | None = None, kl_coef: float = 0.0) -> Floats:
@@ -82,13 +81,12 @@ def advantages_and_returns(
     return advantages, [advantage_T + value_T for advantage_T, value_T in zip(advantages, values, strict=True)]
 
 
-def whiten(advantages: Sequence[Floats]) -> list[Floats]:
+def whitened(advantages: Sequence[Floats]) -> list[Floats]:
     """Mean 0 and unbiased variance 1 over all tokens of the batch; zeros where they do not differ."""
     flat = np.concatenate([np.zeros(0), *advantages])
-    if len(flat) < 2 or flat.min() == flat.max():
-        return [np.zeros_like(advantage_T) for advantage_T in advantages]
-    scale = np.sqrt(flat.var(ddof=1) + WHITEN_EPSILON)
-    return [(advantage_T - flat.mean()) / scale for advantage_T in advantages]
+    if not len(flat):
+        return [np.zeros(0) for _ in advantages]
+    return split_at(whiten(flat, np.ones(len(flat))), [len(advantage_T) for advantage_T in advantages])
 
 
 def split_at(values_T: Floats, lengths: Sequence[int]) -> list[Floats]:

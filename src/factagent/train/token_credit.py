@@ -18,7 +18,7 @@ from factagent.credit.gae import GaeConfig
 from factagent.episode import FORCED
 from factagent.train.checkpoint import Part
 from factagent.train.critic import Critic
-from factagent.train.gae import Floats, advantages_and_returns, explained_variance, split_at, token_rewards, whiten
+from factagent.train.gae import Floats, advantages_and_returns, explained_variance, split_at, token_rewards, whitened
 from factagent.train.learner import Learner, UpdateReport
 from factagent.train.samples import Sample
 from factagent.types import Group
@@ -104,7 +104,7 @@ def token_credit(
     ]
     chained_values = [np.concatenate([values[row] for row in rows]) for rows in chains]
     raw, returns = advantages_and_returns(rewards, chained_values, config.gamma, config.lam)
-    final = whiten(raw) if config.whiten else raw
+    final = whitened(raw) if config.whiten else raw
     metrics = _metrics(raw, chained_values, returns, rewards)
     advantages_R, returns_R = (_by_row(chained, chains, lengths) for chained in (final, returns))
     trained = [_with_advantages(sample, row) for sample, row in zip(samples, advantages_R, strict=True)]
